@@ -5,6 +5,7 @@
 Makes a model of the preset's shape with random weights and prompts of full length, runs `placebench run` under `ddp:1`
 and `placebench run --job verl` under `standard`, verl's hybrid engine with vLLM, and compares the two as `beside` says.
 Needs `placebench[run,vllm]` and verl 0.9.1, which may be in another environment: `--python ENVIRONMENT/bin/python`.
+In verl's there must be no TRL: verl imports a class from it that TRL 1.16 does not have any more.
 
 Without flash-attn verl cannot leave padding out; here there is none, as all sequences are equally long. With
 `--devices cpu:1` verl's engine makes responses of 8 to 64 tokens up, so that its times mean nothing.
