@@ -2,10 +2,10 @@
 
     python benchmarks/calibrate_predictor.py --model qwen2.5-0.5b --model qwen2.5-1.5b:grpo:8192 --into FOLDER
 
-A launch of `placebench run`, with its sampler, its Ray and its worker, which goes through the sizes one after the other
-instead of the steps of one: models and engine are built and compiled but once. First come steps that are timed, then
-shorter ones that are timed and then traced, because a process stays slower once it was traced. What is there when the
-time is over counts. Writes `calibration-MODEL.json` for each model, which `predict --from` takes.
+A launch of `placebench run`, with its sampler, its Ray and its worker, which goes through the sizes again and again
+instead of the steps of one: models and engine are built and compiled but once. Short ones are traced once all have been
+timed, because a process stays slower once it was traced. What is there when the time is over counts. Writes
+`calibration-MODEL.json` for each model, which `predict --from` takes.
 """
 
 import json
@@ -38,8 +38,8 @@ TIMED = (
 TRACED = ("64x512+32", "8x512+32", "256x256+32", "32x3584+32", "128x128+32")
 # For the report of the last step and the end of all processes.
 _END_S = 10.0
-# For a size that is traced: its steps before, and reading what ran in the traced one.
-_TRACE_S = 15.0
+# For a size that is traced: its step, and reading what ran in it.
+_TRACE_S = 8.0
 
 
 @click.command()
@@ -56,7 +56,13 @@ _TRACE_S = 15.0
 @click.option("--devices", default=None, metavar="SPEC", help="As of placebench run.  [default: all GPUs, else CPU]")
 @click.option("--point", "points", multiple=True, metavar="NxP+R", help="Sizes in place of the usual ones; repeatable.")
 @click.option("--trace", "traced", multiple=True, metavar="NxP+R", help="Likewise of those that are traced.")
-@click.option("--repeats", default=3, show_default=True, type=click.IntRange(2), help="Steps of a size.")
+@click.option(
+    "--repeats",
+    default=3,
+    show_default=True,
+    type=click.IntRange(2),
+    help="Steps of a size at most, with one to warm up.",
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
 @click.option("--on", default=None, type=int, hidden=True)
 def main(

@@ -1,107 +1,193 @@
 """Calibrate on the GPU that is there, predict other sizes by it, then measure them: what a user can expect.
 
-    python benchmarks/predicted_here.py qwen2.5-0.5b:ppo:16384 --into FOLDER --seconds 480
+    python benchmarks/predicted_here.py calibrate qwen2.5-0.5b:ppo:16384 --into FOLDER --seconds 120
+    python benchmarks/predicted_here.py measure FOLDER --into MEASURED --seconds 210
 
-A launch that goes through a few sizes calibrates (see `calibrate_predictor.py`), traced steps included. By it all other
-sizes are predicted: `predictions.json` is there, and its hash is printed, before one of them has begun; beside it
-`predictions-one.json`, by the first of the calibrating sizes alone. Then launches go through the predicted sizes until
-the time is over, and `errors.csv` and `errors-one.csv` compare. `--also` predicts other configurations, too, which are
-not run here.
+`calibrate` has one launch go through a few sizes (see `calibrate_predictor.py`), traced steps included, and writes what
+all other sizes are expected to take by it: `predictions.json`, and `predictions-one.json` by the first of the
+calibrating sizes alone. `measure` has launches go through the sizes that were predicted, until the time is over, and
+compares: `errors.csv` and `errors-one.csv`. In a checkout it measures only what is committed as it is, so that nobody
+can choose a prediction afterwards. Several folders, each of a model, take turns.
+
+    python benchmarks/predicted_here.py predict qwen2.5-0.5b:ppo:16384 --by CALIBRATION --into predictions.json
+
+`predict` writes what the same sizes are expected to take by what was measured elsewhere.
 """
 
+import hashlib
+import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from predicted_runs import ROOM_S, Configuration, cases_by_name, compare, keep_runs, predict_all
+from predicted_runs import ROOM_S, Configuration, cases_by_name, compare, predict_all
 from sizes_launch import size_of
 
 from placebench.host.devices import discover
 from placebench.record.calibration_file import read_calibration
+from placebench.record.folder import RunFolder
 from placebench.report.calibrations import load_calibration
 
-CALIBRATING = ("64x512+512", "8x512+512", "128x256+128", "16x1024+1024")
-TRACED = ("64x512+32", "8x1024+32")
-# Of the largest batches and lengths that are asked for, the quick ones first.
-PREDICTED = (
-    "8x256+256", "256x192+64", "128x128+384", "16x512+1536", "64x1024+256", "32x3072+1024", "256x256+256",
-)  # fmt: skip
+# They reach as far as what is predicted: small and large batches, short and long sequences. Those that are traced tell
+# the kernels apart: of weights, of keys and values, of the sampler.
+CALIBRATING = ("64x512+512", "8x256+512", "256x128+128", "16x1536+512")
+TRACED = ("8x1024+32", "32x3072+32", "256x128+32")
+PREDICTED = ("8x256+256", "256x192+64", "32x256+768", "64x1024+256", "128x256+256", "16x3072+1024")
 # For a host without GPUs, on which the figures mean nothing.
 SMALL_CALIBRATING, SMALL_PREDICTED = ("8x16+8", "4x16+8"), ("16x16+8", "4x8+4")
-# Of the time, for calibrating.
-SHARE = 0.5
 
-
-@click.command()
-@click.argument("model", metavar="MODEL:ALGORITHM:TOKENS")
-@click.option("--into", required=True, type=click.Path(path_type=Path), help="Folder; with --by the file.")
-@click.option("--seconds", default=480.0, show_default=True)
-@click.option("--point", "points", multiple=True, metavar="NxP+R", help="Sizes to predict in place of the usual ones.")
-@click.option("--also", multiple=True, metavar="MODEL:ALGORITHM:TOKENS", help="Whose sizes are predicted, too.")
-@click.option(
-    "--by",
-    multiple=True,
-    type=click.Path(exists=True, path_type=Path),
-    help="Predict by this run or calibration file instead, and run nothing; repeatable.",
+_SECONDS = click.option("--seconds", default=240.0, show_default=True, help="For all of it.")
+_POINTS = click.option(
+    "--point", "points", multiple=True, metavar="NxP+R", help="Sizes to predict in place of the usual ones; repeatable."
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload that is run.")
-def main(
-    model: str,
-    into: Path,
-    seconds: float,
-    points: tuple[str, ...],
-    also: tuple[str, ...],
-    by: tuple[Path, ...],
-    settings: tuple[str, ...],
-) -> None:
+_STEPS = click.option(
+    "--steps",
+    default=100,
+    show_default=True,
+    type=click.IntRange(2),
+    help="Of a size in a launch, while there is time.",
+)
+_SETTINGS = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a file of predictions asks to be measured."""
+
+    path: Path
+    model: str
+    """As MODEL:ALGORITHM:TOKENS."""
+    points: tuple[str, ...]
+    settings: tuple[str, ...]
+
+
+@click.group()
+def main() -> None:
     """Calibrate, predict and measure, on the first device that is there."""
-    if by:
-        wanted = [_configuration(word, point) for word in (model, *also) for point in points or PREDICTED]
-        predict_all(list(map(load_calibration, by)), wanted, into)
-        return
+
+
+@main.command()
+@click.argument("model", metavar="MODEL:ALGORITHM:TOKENS")
+@click.option("--into", required=True, type=click.Path(path_type=Path), help="Folder for calibration and predictions.")
+@_SECONDS
+@_STEPS
+@_POINTS
+@_SETTINGS
+def calibrate(
+    model: str, into: Path, seconds: float, steps: int, points: tuple[str, ...], settings: tuple[str, ...]
+) -> None:
+    """Measure a few sizes and predict others."""
     begin, is_gpu = time.monotonic(), discover()[0].kind == "gpu"
-    calibrating, predicted = (CALIBRATING, points or PREDICTED) if is_gpu else (SMALL_CALIBRATING, SMALL_PREDICTED)
-    into.mkdir(parents=True, exist_ok=True)
-
-    def left() -> float:
-        return seconds - (time.monotonic() - begin)
-
-    common = [word for setting in settings for word in ("--set", setting)]
+    calibrating, predicted = (CALIBRATING, PREDICTED) if is_gpu else (SMALL_CALIBRATING, SMALL_PREDICTED)
     traced = [word for point in TRACED for word in ("--trace", point)] if is_gpu else []
-    file = None
-    while file is None and left() > ROOM_S:
-        _launch(model, into / "calibration", calibrating, [*common, *traced, "--seconds", f"{SHARE * left():.0f}"])
-        file = next(map(read_calibration, (into / "calibration").glob("calibration-*.json")), None)
-        print(f"calibration at {seconds - left():.0f} s", flush=True)
-    if file is None:
+    into.mkdir(parents=True, exist_ok=True)
+    measured = into / f"calibration-{model.replace(':', '-')}.json"
+    if not _launch(model, measured, calibrating, [*traced, *_words("--set", settings)], steps, seconds):
         raise click.ClickException("nothing was measured to predict by; see above")
-    configurations = [_configuration(word, point) for word in (model, *also) for point in predicted]
-    predict_all([file], configurations, into / "predictions.json")
-    predict_all([file.model_copy(update={"cases": file.cases[:1]})], configurations, into / "predictions-one.json")
-    launches = 0
-    while left() > ROOM_S:
-        launches += 1
-        timing = [*common, "--repeats", "2", "--seconds", f"{left():.0f}"]
-        _launch(model, into / f"launch-{launches}", predicted, timing)
-        print(f"launch {launches} at {seconds - left():.0f} s", flush=True)
-    measured = cases_by_name(read_calibration(path) for path in sorted(into.glob("launch-*/calibration-*.json")))
-    compare(into / "predictions.json", measured, into / "errors.csv")
-    compare(into / "predictions-one.json", measured, into / "errors-one.csv")
+    file = read_calibration(measured)
+    configurations = [_configuration(model, point) for point in points or predicted]
+    predict_all([file], configurations, into / "predictions.json", settings)
+    first = file.model_copy(update={"cases": file.cases[:1]})
+    predict_all([first], configurations, into / "predictions-one.json", settings)
+    print(f"{into.name}: calibrated in {time.monotonic() - begin:.0f} s", flush=True)
 
 
-def _launch(model: str, into: Path, points: Sequence[str], words: Sequence[str]) -> None:
-    """A launch that goes through sizes; what it has measured when it ends counts, however it ends."""
-    command = [sys.executable, str(Path(__file__).with_name("calibrate_predictor.py")), "--model", model]
-    command += [word for point in points for word in ("--point", point)]
-    done = subprocess.run([*command, "--into", str(into), *words], check=False)
-    print(f"{into.name}: exit code {done.returncode}", flush=True)
-    if (runs := into / "runs").exists():
-        keep_runs(runs, into)
-        shutil.rmtree(runs)
+@main.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL:ALGORITHM:TOKENS...")
+@click.option(
+    "--by", multiple=True, required=True, type=click.Path(exists=True, path_type=Path), help="A run or calibration."
+)
+@click.option("--into", required=True, type=click.Path(path_type=Path), help="The file to write.")
+@_POINTS
+@_SETTINGS
+def predict(
+    models: tuple[str, ...], by: tuple[Path, ...], into: Path, points: tuple[str, ...], settings: tuple[str, ...]
+) -> None:
+    """Predict the same sizes by other measurements, and run nothing."""
+    wanted = [_configuration(model, point) for model in models for point in points or PREDICTED]
+    predict_all(list(map(load_calibration, by)), wanted, into, settings)
+
+
+@main.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--into", required=True, type=click.Path(path_type=Path), help="Folder for the results.")
+@_SECONDS
+@_STEPS
+@click.option("--launches", default=2, show_default=True, type=click.IntRange(1), help="Of each folder's sizes.")
+def measure(folders: tuple[Path, ...], into: Path, seconds: float, steps: int, launches: int) -> None:
+    """Run what was predicted in the folders and compare."""
+    begin = time.monotonic()
+    asked = [_read(folder.resolve() / "predictions.json") for folder in folders]
+    waiting = [(number, one) for number in range(1, launches + 1) for one in asked]
+    for done, (number, one) in enumerate(waiting):
+        left = seconds - (time.monotonic() - begin)
+        if left < ROOM_S:
+            print(f"no time for {len(waiting) - done} of {len(waiting)} launches", flush=True)
+            break
+        file = into / one.path.parent.name / f"launch-{number}.json"
+        _launch(one.model, file, one.points, _words("--set", one.settings), steps, left / (len(waiting) - done))
+        print(f"{file.relative_to(into)} at {time.monotonic() - begin:.0f} s", flush=True)
+    for one in asked:
+        results = into / one.path.parent.name
+        found = cases_by_name(map(read_calibration, sorted(results.glob("launch-*.json"))))
+        results.mkdir(parents=True, exist_ok=True)
+        compare(one.path, found, results / "errors.csv")
+        if (alone := one.path.with_name("predictions-one.json")).exists():
+            compare(alone, found, results / "errors-one.csv")
+
+
+def _read(path: Path) -> _Asked:
+    """What is to be measured of a file of predictions, once it can no longer be changed unseen."""
+    if not path.exists():
+        raise click.ClickException(f"{path} is missing: make it by `predicted_here.py calibrate`")
+    if git := shutil.which("git"):
+        words = [git, "-C", str(path.parent), "status", "--porcelain", "--ignored", "--", path.name]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if not done.returncode and done.stdout:
+            raise click.ClickException(
+                f"{path} is not committed as it is: commit it before it is measured, or have it outside the checkout"
+            )
+    text = path.read_bytes()
+    print(f"{path}: sha256 {hashlib.sha256(text).hexdigest()}", flush=True)
+    content = json.loads(text)
+    predictions = content["predictions"].values()
+    models = {one["model"] for one in predictions}
+    if len(models) != 1:
+        raise click.ClickException(
+            f"{path} has predictions of {len(models)} models: one launch goes through one's sizes"
+        )
+    return _Asked(path, models.pop(), tuple(one["size"] for one in predictions), tuple(content["settings"]))
+
+
+def _launch(model: str, into: Path, points: Sequence[str], words: Sequence[str], steps: int, seconds: float) -> bool:
+    """A launch that goes through sizes; what it has measured when it ends counts, however it ends.
+
+    Leaves the calibration file and the log of steps beside it, and says whether there is a calibration.
+    """
+    into.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pb-") as folder:
+        command = [sys.executable, str(Path(__file__).with_name("calibrate_predictor.py")), "--model", model]
+        command += [*_words("--point", points), "--repeats", str(steps), *words]
+        done = subprocess.run([*command, "--into", folder, "--seconds", f"{seconds:.0f}"], check=False)
+        print(f"{into.stem}: exit code {done.returncode}", flush=True)
+        for found in Path(folder).glob("calibration-*.json"):
+            shutil.copyfile(found, into)
+        for run in Path(folder, "runs").glob("*/run.json"):
+            for trial in RunFolder(run.parent).trials():
+                # A launch that the time was too short for has none.
+                if trial.steps.exists():
+                    shutil.copyfile(trial.steps, into.with_name(f"{into.stem}-steps.jsonl"))
+    return into.exists()
+
+
+def _words(option: str, values: Sequence[str]) -> list[str]:
+    return [word for value in values for word in (option, value)]
 
 
 def _configuration(word: str, point: str) -> Configuration:

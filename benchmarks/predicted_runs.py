@@ -32,7 +32,7 @@ from placebench.predict.phases import PhaseModel
 from placebench.predict.step import PredictedStep, StepModel
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, read_calibration
 from placebench.report.calibrations import load_calibration
-from placebench.spec.config import merge, nest
+from placebench.spec.config import merge, nest, parse_settings
 from placebench.spec.devices import Device
 from placebench.spec.shapes import job_shapes
 from placebench.spec.words import parse_placement
@@ -85,18 +85,25 @@ def predict(calibrations: tuple[Path, ...], into: Path, small: bool, skip: int) 
     predict_all(tuple(map(load_calibration, calibrations)), configurations, into)
 
 
-def predict_all(files: Sequence[CalibrationFile], configurations: Sequence[Configuration], into: Path) -> None:
-    """Write what each configuration is expected to take, and print the file's hash."""
+def predict_all(
+    files: Sequence[CalibrationFile],
+    configurations: Sequence[Configuration],
+    into: Path,
+    settings: Sequence[str] = (),
+) -> None:
+    """Write what each configuration is expected to take, by these settings beside it, and print the file's hash."""
     file = files[0]
     device = Device("0", file.kind, 0, "node", file.device, file.device_bytes, tuple(range(file.device_cores)))
     predictions = {}
     for configuration in configurations:
-        workload = build_workload(_content(configuration))
+        workload = build_workload(merge(_content(configuration), parse_settings(settings)))
         shapes = job_shapes(workload)
         model = StepModel(PhaseModel(workload, shapes, files, device), (device,))
         step = model.step(parse_placement(_word(configuration), [1], has_critic=workload.algorithm.has_critic))
         (memory,) = model.memory(step.placement).values()
-        predictions[_name(configuration)] = _prediction(step, memory, file.device_bytes)
+        model_word = ":".join((*configuration[:2], str(configuration[-1])))
+        what = {"model": model_word, "size": _size(configuration)}
+        predictions[_name(configuration)] = what | _prediction(step, memory, file.device_bytes)
         held = f"{memory / 2**30:5.1f} GiB  host {step.host_bound_share:.0%}"
         print(f"{_name(configuration):40} {step.seconds:7.3f} s  {held}")
     content = {
@@ -104,6 +111,7 @@ def predict_all(files: Sequence[CalibrationFile], configurations: Sequence[Confi
         "commit": _commit(),
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "calibrations": [one.source for one in files],
+        "settings": list(settings),
         "predictions": predictions,
     }
     text = json.dumps(content, indent=1) + "\n"

@@ -20,7 +20,7 @@ from placebench.predict.phases import PhaseModel
 from placebench.predict.prediction import launch_spread
 from placebench.predict.step import HOST_BOUND, StepModel
 from placebench.predict.walk import step_times
-from placebench.record.calibration_file import CalibrationFile, MeasuredCase
+from placebench.record.calibration_file import CalibrationFile, MeasuredCase, read_calibration
 from placebench.report.kept import read_summary
 from placebench.report.shared_calibration import shared_calibration
 from placebench.spec.devices import Device
@@ -29,6 +29,8 @@ from placebench.spec.placement import Placement, Role
 from placebench.spec.words import parse_placement
 from placebench.spec.workload import Workload
 
+# Folders of a calibration's folder, whose predictions were tested on the host that had calibrated them.
+OWN_HOST = ("here", "committed")
 REFERENCE = Path(__file__).parent.parent / "runs" / "reference"
 
 
@@ -223,19 +225,37 @@ def tabled_generation(model: StepModel, placement: Placement) -> float:
 def predicted_before(path: Path) -> Iterator[Result]:
     """Steps that were predicted before they were run, as `predicted_runs.py` and `predicted_here.py` wrote them.
 
-    Those of `errors*.csv` ran on another host than what they were predicted from; those of the folders under `here` on
-    the host on which one launch through a few other sizes had calibrated the predictor.
+    Those of `errors*.csv` ran on another host than what they were predicted from; those of the folders under `here` and
+    `committed` on the host on which one launch through a few other sizes had calibrated the predictor.
     """
     for errors in sorted(path.glob("errors*.csv")):
         measured_at = path.name if errors.name == "errors.csv" else f"{path.name}/here"
         predictions = path / f"{errors.stem.replace('errors', 'predictions')}.json"
         yield from _of_file(errors, predictions, measured_at)
-    for errors in sorted(path.glob("here/*/errors.csv")):
-        yield from _of_file(errors, errors.with_name("predictions.json"), f"{path.name}/here/{errors.parent.name}")
+    for folder in own_host_folders(path):
+        name = f"{path.name}/{folder.parent.name}/{folder.name}"
+        yield from _of_file(folder / "errors.csv", folder / "predictions.json", name)
+
+
+def own_host_folders(path: Path) -> list[Path]:
+    """Those that `predicted_here.py` wrote: a calibration, what it predicted, and launches on the same host."""
+    return [errors.parent for where in OWN_HOST for errors in sorted(path.glob(f"{where}/*/errors.csv"))]
+
+
+def sizes_again(path: Path) -> Iterator[tuple[float, tuple[float, ...]]]:
+    """Of each size that was measured on the host of its calibration: seconds by today's predictor, and by launch."""
+    for folder in own_host_folders(path):
+        (calibration,) = folder.glob("calibration-*.json")
+        launches = [read_calibration(one) for one in sorted(folder.glob("launch-*.json"))]
+        for case in launches[0].cases:
+            batch = case.workload["batch"]
+            alike = [one for file in launches for one in file.cases if one.workload["batch"] == batch]
+            model, placement = model_of([read_calibration(calibration)], launches[0], case)
+            yield model.step(placement).seconds, tuple(one.step_s for one in alike if one.step_s)
 
 
 def _of_file(errors: Path, predictions: Path, measured_at: str) -> Iterator[Result]:
-    is_here = errors.parent.parent.name == "here"
+    is_here = errors.parent.parent.name in OWN_HOST
     kind = PredictionClass.OTHER_SIZE if is_here else PredictionClass.OTHER_HOST
     group = f"calibration/{errors.parent.name if is_here else errors.stem}, predicted beforehand"
     device = json.loads(predictions.read_text(encoding="utf-8"))["device"]

@@ -17,13 +17,24 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
+from itertools import pairwise
 from math import isnan, nan
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import click
-from prediction_cases import REFERENCE, Folder, Result, from_one_gpu, model_of, predicted_before, read_folders, results
+from prediction_cases import (
+    REFERENCE,
+    Folder,
+    Result,
+    from_one_gpu,
+    model_of,
+    predicted_before,
+    read_folders,
+    results,
+    sizes_again,
+)
 
 from placebench.predict.interval import HeldOut, PredictionClass, class_error, step_interval
 from placebench.record.calibration_file import MeasuredCase
@@ -47,6 +58,7 @@ def main(write_table: bool) -> None:
     print(f"Not better on average than: {', '.join(worse) or 'none'}.\n")
     _print_table("Generation alone", ("class", "n", "predictor", "AIConfigurator"), _generation(found))
     _print_table("Order of placements predicted together", ("class", "pairs over 10 % apart", "right"), _orders(found))
+    _print_table("Sizes on the host of their calibration, again", ("by", "n", "mean", "worst"), _again())
     single = list(from_one_gpu(folders))
     _print_table("From one GPU to four", ("class", "n", "mean", "worst", "GPU-bound", "host-bound"), _errors(single))
     _print_table("Order on four GPUs, from one", ("class", "pairs over 10 % apart", "right"), _orders(single))
@@ -57,6 +69,15 @@ def main(write_table: bool) -> None:
     if write_table:
         _write([one.kept for one in found])
         print(f"{len(found)} cases in {TABLE}")
+
+
+def _again() -> Iterator[tuple[str, int, str, str]]:
+    """Sizes by today's predictor, which is no test of it, beside what one launch says of another."""
+    sizes = list(sizes_again(REFERENCE / "calibration"))
+    ours = [abs(predicted / fmean(seconds) - 1) for predicted, seconds in sizes]
+    pairs = [abs(first / second - 1) for _, seconds in sizes for first, second in pairwise(seconds)]
+    for what, errors in (("today's predictor", ours), ("another launch of the same size", pairs)):
+        yield what, len(errors), _mean(errors), f"{100 * max(errors):.1f} %"
 
 
 def _print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -1,7 +1,9 @@
 """A launch of `placebench run` that goes through several sizes of a step, in place of the steps of one.
 
 `calibrate_predictor.py` has it started as the job of a run: the session, the worker and the engine are those of a
-launch, the sampler runs beside them, and only the steps are others. After each size it writes the calibration file.
+launch, the sampler runs beside them, and only the steps are others. It goes through the sizes again and again, a step
+of each: what slows a host down for a while then falls on all of them, and not on one alone. After each time it writes
+the calibration file.
 """
 
 import json
@@ -28,8 +30,8 @@ from placebench.spec.workload import Workload, placed_workload
 from placebench.tasks.data import open_prompts
 from placebench.tasks.tokenizer import load_tokenizer
 
-# A size whose steps take longer than this many seconds has one step less.
-LONG_STEP_S = 7.0
+# Of the time for steps that are timed, the most for those that warm up.
+WARM_UP_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Sizes:
     trace_s: float
     """To leave for those that are traced."""
     repeats: int
-    """Steps of a size, of which the first warms up; the first size has one more, and warms up for all others."""
+    """Steps of a size at most, of which the first warms up; the first size has one more, which warms up for all."""
 
 
 def size_of(point: str) -> tuple[int, int, int]:
@@ -78,14 +80,20 @@ class SizesJob(ppo.PPOJob):
 
     def _train(self, workers: Mapping[str, list[Any]]) -> None:
         self._workers, self._step = workers, 0
+        self._took: dict[str, float] = {}
         self._cases: dict[str, list[StepRecord]] = {}
         self._kernels: dict[str, list[StepRecord]] = {}
         sizes = self._sizes
-        for number, point in enumerate(sizes.timed):
-            self._repeat(point, sizes.repeats + (not number), sizes.until - sizes.trace_s)
-        for point in sizes.traced:
-            if point not in self._cases:
-                self._repeat(point, sizes.repeats, sizes.until - sizes.trace_s / 2)
+        points = list(dict.fromkeys((*sizes.timed, *sizes.traced)))
+        self._run(points[0])
+        self._took.clear()  # most of it was compiling
+        until = sizes.until - sizes.trace_s
+        for point in self._go_through(points, time.monotonic() + WARM_UP_SHARE * (until - time.monotonic())):
+            self._run(point)
+        for _ in range(sizes.repeats - 1):
+            if not [self._measure(point) for point in self._go_through(list(self._took), until)]:
+                break
+            self._keep()
         self._progress(FINISHING, step=self._workload.steps)
         if sizes.traced:
             self._progress(TRACING, self._workload.steps)
@@ -95,16 +103,14 @@ class SizesJob(ppo.PPOJob):
                 self._kernels[point] = [self._run(point)]
                 self._keep()
 
-    def _repeat(self, point: str, steps: int, until: float) -> None:
-        """So many steps of a size; only as many as there is time for, and none counts that warms up."""
-        done: list[StepRecord] = []
-        while len(done) < steps and time.monotonic() < until:
-            done.append(self._run(point))
-            if len(done) > 1 and done[-1].metrics["timing_s/step"] > LONG_STEP_S:
-                break
-        if measured := done[max(1, len(done) - 2) :]:
-            self._cases[point] = measured
-            self._keep()
+    def _go_through(self, points: Sequence[str], until: float) -> Iterator[str]:
+        """The sizes that there is time for: a step takes as long as the size's last one."""
+        yield from (point for point in points if time.monotonic() + self._took.get(point, 0.0) < until)
+
+    def _measure(self, point: str) -> StepRecord:
+        record = self._run(point)
+        self._cases.setdefault(point, []).append(record)
+        return record
 
     def _run(self, point: str) -> StepRecord:
         self._step += 1
@@ -121,7 +127,7 @@ class SizesJob(ppo.PPOJob):
         )
         record = controller.run_step(self._step)
         record.spans.extend(controller.finish().spans)
-        took = record.metrics["timing_s/step"]
+        took = self._took[point] = record.metrics["timing_s/step"]
         print(f"{point}: {took:.3f} s, gen {record.metrics['timing_s/gen']:.3f} s", flush=True)
         row = {"step": self._step, "wall": time.time(), "mono": time.monotonic(), "metrics": record.metrics}
         with append_to(self._trial.steps) as steps:

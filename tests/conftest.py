@@ -4,7 +4,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from jobs import GRPO, PPO, Job, meeting_program, run_job
+
+from placebench.run.forking import RoundServer
+from placebench.spec.workload import Workload
 
 # A slow machine is no finding.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -64,21 +67,44 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_job(shared_folder: Path) -> Callable[..., Job]:
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RoundServer]:
+    """Forks workers of launches: imports take most of a small launch's time. It starts when it is first asked.
+
+    One for each process of this session, since what it has forked ends with it.
+    """
+    server = RoundServer(tmp_path_factory.mktemp("forking") / "fork_server.log", Workload(), ())
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def shared_job(shared_folder: Path, fork_server: RoundServer) -> Callable[..., Job]:
     """Runs a launch as `run_job` does, but once for all tests that only look at it, in whatever process they run.
 
-    It is known by its placement, devices and settings: those that say the same share it. `meeting`, the class of its
-    workers, is one of `jobs.MEETING`.
+    It is known by its placement, devices and settings: those that say the same share it. `meeting` are the classes of
+    its workers and engines, of those in `jobs.MEETING`; where it has none, its workers are forked if they may be.
     """
 
-    def run(placement: str, devices: int, *settings: str, meeting: str | None = None, **options: Any) -> Job:
-        known = repr((placement, devices, settings, meeting, sorted(options.items())))
+    def run(
+        placement: str,
+        devices: int,
+        *settings: str,
+        meeting: Sequence[str] = (),
+        forked: bool = True,
+        **options: Any,
+    ) -> Job:
+        known = repr((placement, devices, settings, meeting, forked, sorted(options.items())))
         folder = shared_folder / f"job-{sha256(known.encode()).hexdigest()[:16]}"
         with FileLock(f"{folder}.lock"):
             if not folder.exists():
                 folder.mkdir()
-                program = meeting_program(folder, meeting) if meeting else None
-                run_job(folder / "job", placement, devices, *settings, program=program, **options).keep()
+                program = meeting_program(folder, *meeting) if meeting else None
+                server = fork_server.of(1) if forked and not meeting else None
+                job = run_job(
+                    folder / "job", placement, devices, *settings, program=program, fork_server=server, **options
+                )
+                assert "was not forked" not in job.output
+                job.keep()
         return Job.kept(folder / "job")
 
     return run
@@ -87,7 +113,7 @@ def shared_job(shared_folder: Path) -> Callable[..., Job]:
 @pytest.fixture
 def split_job(shared_job: Callable[..., Job]) -> Job:
     """A job in two pools whose phases meet where they may, see `jobs.MEETING`, with a checkpoint of its step 3."""
-    return shared_job("split", 2, *PPO, meeting="AllMeet", checkpoint_every=3)
+    return shared_job("split", 2, *PPO, meeting=["AllMeet"], checkpoint_every=3)
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from placebench.spec.legible import encodable, one_line
 # 1 says that a check has found a regression.
 USAGE, _INTERRUPTED, UNEXPECTED = 2, 130, 70
 # New objects after which Python looks for circles of them. Most of what is imported and drawn lives to the end of the
-# command: looked through at every 700, it costs a tenth of the command's time.
-_OBJECTS = 100_000
+# command: looked through at every 700, it costs a tenth of the command's time. A report makes fewer than these.
+_OBJECTS = 300_000
 # More than a person causes at once, and less than a file can.
 _MOST_REASONS = 100
 # What is wrong with a file or disk, and not with the program that meets it.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from placebench.compare.read.run import Launch, Run, is_whole_step
+from placebench.compare.read.run import Launch, Run
 from placebench.record.folder import Status
 from placebench.report.kept import kept_summary
 from placebench.report.paths import HTML, MARKDOWN, SUMMARY, TRACE
@@ -90,7 +90,7 @@ def wall_offset(run: Run, launch: Launch) -> float:
 
 def _launch(run: Run, launch: Launch, config: Mapping[str, Any]) -> TrackedLaunch:
     offset, devices = wall_offset(run, launch), _device_values(run, launch)
-    whole = launch.spans[is_whole_step(launch.spans)].set_index("step")["end"]
+    whole = launch.whole_steps.set_index("step")["end"]
     steps = tuple(
         TrackedStep(
             int(str(step)),
@@ -112,7 +112,7 @@ def _launch(run: Run, launch: Launch, config: Mapping[str, Any]) -> TrackedLaunc
 
 def _device_values(run: Run, launch: Launch) -> dict[int, dict[str, float]]:
     """Mean of what was sampled of each device in each step, of its memory the highest sample."""
-    samples, spans = launch.samples, launch.spans[is_whole_step(launch.spans)].sort_values("start")
+    samples, spans = launch.samples, launch.whole_steps.sort_values("start")
     if samples.empty or spans.empty:
         return {}
     place = np.searchsorted(spans["start"].to_numpy(), samples["mono"].to_numpy(), side="right") - 1

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placebench.predict.interval import USUAL_LAUNCH_SD
 from placebench.predict.parts import Array, Factor, PhaseParts, split
 
-# How far a measured time is from what its parts would give: kernels repeat within 1 to 6 % between hosts and days.
+# How far a measured time is from what its parts would give: kernels repeat within 1 to 6 % between hosts and days, wall
+# times as launches of one placement do.
 KERNEL_NOISE = 0.02
-WALL_NOISE = 0.03
+WALL_NOISE = USUAL_LAUNCH_SD
 _LEAST_S = 1e-6
 # From so many standard deviations on a time counts as held up by something else.
 _OUTLIER = 2.0

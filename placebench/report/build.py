@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placebench.compare.comparison import Comparison, compare_run
-from placebench.compare.measure.calibrating import calibrate_by, measured_case
 from placebench.errors import UsageError
 from placebench.record.folder import RunFolder, replacing, write_atomically
 from placebench.report.drawing import Drawing, drawing
@@ -40,6 +39,7 @@ def build_report(run_dir: Path, min_effect: float | None = None, *, with_png: bo
     with drawing() as figures:
         comparison = compare_run(run_dir, min_effect)
         figures.begin(comparison, with_png=with_png)
+        from placebench.compare.measure.calibrating import calibrate_by, measured_case
         from placebench.report.calibration import calibration_of
         from placebench.report.summary import summarize
         from placebench.report.trace import write_trace
@@ -81,10 +81,11 @@ def _write(figures: Drawing, summary: "Summary", folder: Path, trace: Path | Non
     Raises:
         OSError: something cannot be written.
     """
-    from placebench.report.pages import Picture
+    from placebench.report.pages import Picture, load_templates
 
     plots = folder / PLOTS
     plots.mkdir(exist_ok=True)
+    load_templates()  # beside the figures, which take longer
     pictures, files = [], []
     for plot in figures.plots():
         svg, png = (plots / f"{plot.name}.{suffix}" for suffix in ("svg", "png"))

@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -154,10 +154,10 @@ def forked(function: Callable[[Connection], Result]) -> Iterator[Forked[Result]]
 
 
 def _draw_by_two(connection: Connection) -> list[DrawnPlot]:
-    """Draw what is sent, every second figure in a process of its own."""
+    """Draw what is sent, in this process and one more, each of which takes the next figure when it has drawn one."""
     from matplotlib.figure import Figure
 
-    from placebench.report.plots import captions
+    from placebench.report.plots import captions, slowest_first
     from placebench.report.style import svg_text
 
     # What matplotlib makes ready with its first figure, fonts above all, is then ready in both processes.
@@ -167,19 +167,31 @@ def _draw_by_two(connection: Connection) -> list[DrawnPlot]:
     comparison, with_png = connection.recv()
     if not can_fork():
         return _draw(comparison, with_png)
-    with forked(lambda _: _draw(comparison, with_png, slice(1, None, 2))) as other:
-        plots = [*_draw(comparison, with_png, slice(0, None, 2)), *other.result()]
+    with _handed_out(slowest_first()) as places, forked(lambda _: _draw(comparison, with_png, places)) as other:
+        plots = [*_draw(comparison, with_png, places), *other.result()]
     order = [name for name, _, _ in captions(of_run=comparison.run is not None)]
     return sorted(plots, key=lambda plot: order.index(plot.name))
 
 
-def _draw(comparison: "Comparison", with_png: bool, among: slice = slice(None)) -> list[DrawnPlot]:
-    """Draw the figures of a comparison, or only some of the places in their list."""
+@contextlib.contextmanager
+def _handed_out(places: Sequence[int]) -> Iterator[Iterator[int]]:
+    """Places below 256, each of which goes to one alone of this process and those that are forked in the block."""
+    reader, writer = os.pipe()
+    os.write(writer, bytes(places))
+    os.close(writer)
+    try:
+        yield (taken[0] for taken in iter(lambda: os.read(reader, 1), b""))
+    finally:
+        os.close(reader)
+
+
+def _draw(comparison: "Comparison", with_png: bool, places: Iterable[int] | None = None) -> list[DrawnPlot]:
+    """Draw the figures of a comparison, or those alone of some places in their list."""
     from placebench.report.plots import draw_plots
     from placebench.report.style import lay_out_narrowly, png_bytes, svg_text
 
     drawn = []
-    for plot in draw_plots(comparison, among):
+    for plot in draw_plots(comparison, places):
         png, svg = png_bytes(plot.figure) if with_png else None, svg_text(plot.figure)
         lay_out_narrowly(plot.figure)
         drawn.append(DrawnPlot(plot.name, plot.title, plot.caption, svg, svg_text(plot.figure, "narrow"), png))

@@ -49,7 +49,9 @@ def _draw(axes: Axes, side: RunSide, found: Arrangement) -> None:
         axes.barh(row, BAR, left=column - BAR / 2, height=BAR, color=color, edgecolor="#888888", linewidth=0.4)
         if len(devices) <= MOST_NUMBERS:
             text = f"{100 * share:.0f}"
-            axes.annotate(text, (column, row), color=ink(color), ha="center", va="center", fontsize=7.5)
+            axes.annotate(
+                text, (column, row), color=ink(color), ha="center", va="center", fontsize=7.5, in_layout=False
+            )
     labels = [side.run.labels[device] for device in devices]
     every = -(-len(devices) // MOST_NUMBERS)
     shown = labels[::every]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import jinja2
 
@@ -29,14 +30,30 @@ class Picture:
 
 def markdown(summary: Summary, pictures: Sequence[Picture], trace: str | None) -> str:
     """`report.md`: headline, tables and links to the figures; text is escaped."""
-    environment = _environment(autoescape=False)
-    environment.filters["plain"] = escape_markdown
-    return _render(environment, "report.md.j2", summary, pictures, trace)
+    return _render(_markdown_template(), summary, pictures, trace)
 
 
 def html(summary: Summary, pictures: Sequence[Picture], trace: str | None) -> str:
     """`report.html`: one page with its figures inside that loads nothing."""
-    return _render(_environment(autoescape=True), "report.html.j2", summary, pictures, trace)
+    return _render(_html_template(), summary, pictures, trace)
+
+
+def load_templates() -> None:
+    """Load what `markdown` and `html` need, which takes longer than they do."""
+    _markdown_template()
+    _html_template()
+
+
+@cache
+def _markdown_template() -> jinja2.Template:
+    environment = _environment(autoescape=False)
+    environment.filters["plain"] = escape_markdown
+    return environment.get_template("report.md.j2")
+
+
+@cache
+def _html_template() -> jinja2.Template:
+    return _environment(autoescape=True).get_template("report.html.j2")
 
 
 def _environment(*, autoescape: bool) -> jinja2.Environment:
@@ -50,11 +67,9 @@ def _environment(*, autoescape: bool) -> jinja2.Environment:
     )
 
 
-def _render(
-    environment: jinja2.Environment, template: str, summary: Summary, pictures: Sequence[Picture], trace: str | None
-) -> str:
+def _render(template: jinja2.Template, summary: Summary, pictures: Sequence[Picture], trace: str | None) -> str:
     summary = legible(summary)
-    return environment.get_template(template).render(
+    return template.render(
         summary=summary,
         first=summary.placements[0],
         numbers=comparison_table,

@@ -1,7 +1,7 @@
 """The figures of a run's report, drawn from a comparison."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pandas as pd
@@ -66,14 +66,19 @@ def captions(*, of_run: bool) -> Iterator[tuple[str, str, str]]:
             yield name, title, chosen
 
 
-def draw_plots(comparison: Comparison, among: slice = slice(None)) -> Iterator[Plot]:
+def slowest_first() -> list[int]:
+    """The places of all figures in their list, those first that take longest to draw."""
+    return sorted(range(len(_DRAWN)), key=lambda place: _DRAWN[place][0] not in _SLOW)
+
+
+def draw_plots(comparison: Comparison, places: Iterable[int] | None = None) -> Iterator[Plot]:
     """The figures for which there are measurements, most important first.
 
     Args:
         comparison: what they show.
-        among: places in the list of all figures, to draw only some.
+        places: in the list of all figures, to draw these alone, in this order.
     """
-    for name, title, of_run, of_chosen_sides, draw in _DRAWN[among]:
+    for name, title, of_run, of_chosen_sides, draw in _DRAWN if places is None else map(_DRAWN.__getitem__, places):
         caption = of_run if comparison.run else of_chosen_sides
         figure = draw(comparison) if caption else None
         if caption and figure:
@@ -261,6 +266,8 @@ def _ticks(low: float, high: float) -> list[float]:
     return sorted(ticks)
 
 
+# Each takes twice as long as one of the others.
+_SLOW = ("timeline", "steps", "phases")
 # Name, title, caption in the report of a run, caption where sides were chosen (None where it is not drawn), and how.
 _DRAWN: tuple[tuple[str, str, str, str | None, Callable[[Comparison], Figure | None]], ...] = (
     (

@@ -158,5 +158,6 @@ def label_bar(axes: Axes, row: int, start: float, width: float, phase: str, colo
     text = next((text for text in (f"{phase}  {seconds}", phase) if len(text) <= room), None)
     if text:
         axes.text(
-            start + width / 2, row, text, color=ink(color), ha="center", va="center", fontsize=7.5, parse_math=False
-        )
+            start + width / 2, row, text, color=ink(color), ha="center", va="center", fontsize=7.5, parse_math=False,
+            in_layout=False,
+        )  # fmt: skip

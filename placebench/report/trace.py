@@ -9,7 +9,8 @@ and learners. Times are microseconds from the launch's first span. Format: 'Trac
 import gzip
 import json
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +132,12 @@ def _rows(side: RunSide, launch: Launch) -> Iterator[tuple[str, pd.DataFrame]]:
         yield f"{side.run.labels[device]} ({placed.pool_of(device)})", spans[spans["device"] == device]
 
 
-def _lanes(spans: pd.DataFrame) -> list[list[dict[Hashable, Any]]]:
+def _lanes(spans: pd.DataFrame) -> list[list[dict[str, Any]]]:
     """Divide spans into as few tracks as possible on which none overlaps another, as slices of a track must nest."""
-    lanes: list[list[dict[Hashable, Any]]] = []
-    for span in spans.sort_values("start", kind="stable").to_dict("records"):
+    lanes: list[list[dict[str, Any]]] = []
+    columns = {name: spans[name].tolist() for name in ("start", "end", "step", "phase", "role", "pool")}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    for span in sorted(rows, key=itemgetter("start")):
         lane = next((lane for lane in lanes if lane[-1]["end"] <= span["start"]), None)
         if lane is None:
             lanes.append([span])
@@ -186,11 +189,11 @@ def _gpm_lag(side: RunSide, launch: Launch, device: str) -> float:
 
 def _queue(launch: Launch, process: int, zero: float) -> Iterator[Event]:
     """Sequences that wait for learners, where engines are apart from them: a value from the start of each step on."""
-    spans = launch.spans
-    starts = spans[is_whole_step(spans)].set_index("step")["start"]
+    starts = launch.whole_steps.set_index("step")["start"]
     for column, name in (("training/queue_mean", "mean"), ("training/queue_max", "most")):
-        fill = launch.steps.get(column, pd.Series(dtype=float)).dropna()
-        known = pd.concat([starts, fill], axis=1, join="inner")
+        if column not in launch.steps:
+            continue
+        known = pd.concat([starts, launch.steps[column].dropna()], axis=1, join="inner")
         for start, sequences in known.itertuples(index=False, name=None):
             yield _counter(process, f"queue, {name} of a step", "sequences", _micros(start, zero), sequences)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from beside import HERE, ON_CPU, write_model
 from launching import assert_nothing_left
-from trl_beside import HERE, ON_CPU, write_model, write_prompts
+from trl_beside import write_prompts
 
 from placebench.compare.read.run_reading import load_run
 

@@ -2,6 +2,7 @@
 
 import itertools
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from jobs import Job, engine_program, launched, meeting_program, run_job
 from launching import wait_for
 
 from placebench.record.folder import read_jsonl
+from placebench.run.forking import RoundServer
 from placebench.spec.intervals import covered, union
 from placebench.spec.stepgraph import step_graph
 
@@ -29,16 +31,22 @@ def shared_seconds(span: dict[str, Any], other: dict[str, Any]) -> float:
     return float(min(span["end_mono"], other["end_mono"]) - max(span["start_mono"], other["start_mono"]))
 
 
-@pytest.fixture(scope="module")
-def ahead(tmp_path_factory: pytest.TempPathFactory) -> Job:
+@pytest.fixture
+def temp_of_ahead(shared_folder: Path) -> Path:
+    """The folder that `ahead` has for temporary files."""
+    folder = shared_folder / "temp-of-ahead"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def ahead(shared_job: Callable[..., Job], temp_of_ahead: Path) -> Job:
     """A job in which each step is generated beside the training of the one before: see `jobs.MEETING`."""
-    folder = tmp_path_factory.mktemp("async")
-    program = meeting_program(folder, "LearnerMeets", "EngineMeets")
-    (folder / "tmp").mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(folder / "tmp"))
+        patch.setenv("TMPDIR", str(temp_of_ahead))
         patch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-        job = run_job(folder / "job", "learners:1+engines:1/staleness=2", 2, *AHEAD, program=program)
+        word, meeting = "learners:1+engines:1/staleness=2", ["LearnerMeets", "EngineMeets"]
+        job = shared_job(word, 2, *AHEAD, meeting=meeting)
     assert job.exit_code == 0, job.output[-3000:]
     return job
 
@@ -58,8 +66,9 @@ def test_fixed_lengths_are_equal_work(ahead: Job) -> None:
     assert {step["response_length/min"] for step in ahead.steps} == {16}
 
 
-def test_the_folder_of_a_compiler_that_had_nothing_to_do_goes_again(ahead: Job) -> None:
-    assert list((ahead.trial.path.parent / "tmp").glob("torchinductor*")) == []
+@pytest.mark.usefixtures("ahead")
+def test_the_folder_of_a_compiler_that_had_nothing_to_do_goes_again(temp_of_ahead: Path) -> None:
+    assert list(temp_of_ahead.glob("torchinductor*")) == []
 
 
 def test_nothing_older_than_the_staleness_is_trained_on(ahead: Job) -> None:
@@ -185,11 +194,12 @@ HANDING_OVER = (
     ],
 )
 def test_a_pool_that_generates_and_trains_can_train_on_older_weights(
-    tmp_path: Path, word: str, devices: int, staleness: int
+    tmp_path: Path, fork_server: RoundServer, word: str, devices: int, staleness: int
 ) -> None:
     hands_over = devices == 1
     program = HANDING_OVER if hands_over else meeting_program(tmp_path, "GeneratesBesideValues")
-    job = run_job(tmp_path / "job", word, devices, *SIZES, "steps=5", program=program)
+    server = fork_server.of(1)
+    job = run_job(tmp_path / "job", word, devices, *SIZES, "steps=5", program=program, fork_server=server)
     assert job.exit_code == 0, job.output[-3000:]
     # The first steps have nothing older than the weights that the job begins with.
     lags = [min(step, staleness) for step in range(5)]

@@ -22,7 +22,7 @@ RESULTS = ("critic/score/mean", "actor/pg_loss", "actor/entropy", "critic/vf_los
 
 @pytest.fixture
 def standard(shared_job: Callable[..., Job]) -> Job:
-    return shared_job("standard", 2, *PPO)
+    return shared_job("standard", 2, *PPO, forked=False)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_phases_of_different_pools_overlap(split_job: Job, resumed_job: Job) -> 
 
 @pytest.mark.slow
 def test_updates_alone_overlap(shared_job: Callable[..., Job]) -> None:
-    updates = shared_job("split/overlap=updates", 2, *PPO, meeting="UpdatesMeet")
+    updates = shared_job("split/overlap=updates", 2, *PPO, meeting=["UpdatesMeet"])
     assert overlapping_steps(updates, "update_actor", "update_critic") == [1, 2, 3, 4]
     assert overlapping_steps(updates, "values", "old_log_prob") == []
 

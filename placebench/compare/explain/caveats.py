@@ -16,7 +16,7 @@ from placebench.compare.explain.hardware import hardware_warnings
 from placebench.compare.explain.placing import misplacements
 from placebench.compare.measure.placements import GPM_LOAD, RunSide
 from placebench.compare.metrics import LOAD, STEP_TIME, UNATTRIBUTED, phase_metric
-from placebench.compare.read.run import Launch, Run, is_whole_step
+from placebench.compare.read.run import Launch, Run
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.work import UnequalWork
@@ -320,8 +320,7 @@ def _of_job(job: JobRecord, launches: Sequence[Launch]) -> Iterator[str]:
 
 
 def _measured_steps(launch: Launch, left_out: int) -> int:
-    steps: pd.Series[int] = launch.spans.loc[is_whole_step(launch.spans), "step"]
-    return int((steps > left_out).sum())
+    return int((launch.whole_steps["step"] > left_out).sum())
 
 
 def _load(placements: Sequence[RunSide]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.read.run import APART, Launch, is_whole_step
+from placebench.compare.read.run import APART, Launch
 from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import contains, subtract, union
 from placebench.spec.phases import HAND_OVER
@@ -88,7 +88,7 @@ def _idle_load(launch: Launch, device: str) -> float:
     mine = spans.loc[spans["device"] == device, ["start", "end"]].to_numpy(dtype=np.float64)
     if not len(mine) or "util" not in launch.samples:
         return np.nan
-    steps = spans.loc[is_whole_step(spans) & (spans["step"] > launch.last_warmup_step), ["start", "end"]]
+    steps = launch.measured_steps[["start", "end"]]
     apart = spans.loc[spans["phase"].isin(APART), ["start", "end"]].to_numpy(dtype=np.float64)
     idle = subtract(union(steps.to_numpy(dtype=np.float64)), union(np.concatenate([mine, apart])))
     settled = idle[(idle[:, 0] >= mine[:, 0].min()) & (idle[:, 1] <= mine[:, 1].max())] + [SETTLED_S, 0.0]

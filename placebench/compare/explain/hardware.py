@@ -10,7 +10,7 @@ from placebench.compare.explain.foreign import other_processes
 from placebench.compare.explain.peers import slow_clocks, slow_devices
 from placebench.compare.measure.attribution import IDLE
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.read.run import Launch, is_whole_step
+from placebench.compare.read.run import Launch
 from placebench.spec.phases import STEP
 from placebench.spec.text import number, quantity
 from placebench.telemetry.samples import CLOCK_LIMITS
@@ -38,9 +38,7 @@ def hardware_warnings(comparison: Comparison) -> Iterator[str]:
 
 def _measured_samples(launch: Launch) -> pd.DataFrame:
     """Samples taken during the measured steps."""
-    spans = launch.spans
-    steps = spans[is_whole_step(spans) & (spans["step"] > launch.last_warmup_step)]
-    mono = launch.samples["mono"]
+    steps, mono = launch.measured_steps, launch.samples["mono"]
     chosen: pd.DataFrame = launch.samples[(mono >= steps["start"].min()) & (mono <= steps["end"].max())]
     return chosen
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from placebench.compare.measure.attribution import IDLE
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.measure.waits import first_trace
 from placebench.compare.read.run import APART
+from placebench.compare.statistics.estimates import quantile
 from placebench.spec.bound import RunPlacement
 from placebench.spec.phases import STEP
 from placebench.spec.placement import Role
@@ -137,7 +137,7 @@ def slower_in_steps(seconds: NDArray[np.float64], peers: NDArray[np.float64]) ->
     freedom = len(logs) - 1
     if freedom < LEAST_STEPS - 1 or slower < SLOWER_SHARE * len(logs) or np.expm1(logs.mean()) <= BELOW_PEERS:
         return None
-    low = logs.mean() - stdtrit(freedom, 1 - CHANCE) * logs.std(ddof=1) / np.sqrt(len(logs))
+    low = logs.mean() - quantile(freedom, 1 - CHANCE) * logs.std(ddof=1) / np.sqrt(len(logs))
     return (float(np.expm1(logs.mean())), slower) if low > 0 else None
 
 

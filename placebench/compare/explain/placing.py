@@ -50,6 +50,8 @@ def differences(side: RunSide, arrangement: Arrangement) -> Iterator[str]:
 
 def _not_as_allotted(side: RunSide, arrangement: Arrangement) -> Iterator[str]:
     """Roles at work on other devices than Ray has allotted to their workers."""
+    if not (arrangement.seen["allotted"] > 0).any():
+        return
     for role, seen in arrangement.seen.groupby("role", sort=False):
         worked, allotted = set(seen.loc[seen["share"] > 0, "device"]), set(seen.loc[seen["allotted"] > 0, "device"])
         if allotted and not worked <= allotted:

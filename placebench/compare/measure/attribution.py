@@ -59,11 +59,8 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
         that tensors took, where the job counts it; `lag_s` is what was taken out of GPM's readings of the device.
         What the source does not have is NaN.
     """
-    spans = launch.spans
-    is_step = is_whole_step(spans)
-    steps = spans.loc[is_step & (spans["step"] > launch.last_warmup_step), ["start", "end"]]
-    whole = union(steps.to_numpy(dtype=np.float64))
-    spans = spans[~is_step & (covered(spans[["start", "end"]].to_numpy(dtype=np.float64), whole) > 0)]
+    spans, whole = launch.spans, union(launch.measured_steps[["start", "end"]].to_numpy(dtype=np.float64))
+    spans = spans[~is_whole_step(spans) & (covered(spans[["start", "end"]].to_numpy(dtype=np.float64), whole) > 0)]
     phase_of, device_of = spans["phase"].to_numpy(dtype=object), spans["device"].to_numpy(dtype=object)
     times = spans[["start", "end"]].to_numpy(dtype=np.float64)
     whole = subtract(whole, union(times[np.isin(phase_of, APART)]))
@@ -155,7 +152,7 @@ def peak_memory(launch: Launch, device: str) -> float:
 
     A step that is traced after it needs memory for the trace as well.
     """
-    samples, end = launch.samples, launch.spans.loc[is_whole_step(launch.spans), "end"].max()
+    samples, end = launch.samples, launch.whole_steps["end"].max()
     return float(samples.loc[(samples["device"] == device) & (samples["mono"] <= end), "memory_bytes"].max())
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from placebench.compare.measure.attribution import peak_memory
-from placebench.compare.read.run import Launch, is_whole_step
+from placebench.compare.read.run import Launch
 from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import covered, length, union
 from placebench.spec.placement import Role
@@ -43,10 +43,7 @@ def observe(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
         1 where Ray has allotted the device to a worker of the role, 0 where it has allotted them others alone, NaN
         where none is a worker of Ray's that has devices.
     """
-    spans, is_step = launch.spans, is_whole_step(launch.spans)
-    whole = union(
-        spans.loc[is_step & (spans["step"] > launch.last_warmup_step), ["start", "end"]].to_numpy(dtype=np.float64)
-    )
+    spans, whole = launch.spans, union(launch.measured_steps[["start", "end"]].to_numpy(dtype=np.float64))
     work = spans[spans["role"].notna() & (spans["device"] != CONTROLLER)]
     rows: dict[tuple[str, str], float] = {}
     pids: dict[tuple[str, str], set[int]] = {}
@@ -54,18 +51,20 @@ def observe(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
     for process in launch.lines.processes:
         if process.device in placement.devices:
             known.setdefault(process.device, set()).add(process.pid)
-    for (role, device), mine in work.groupby(["role", "device"], sort=False):
-        times = union(mine[["start", "end"]].to_numpy(dtype=np.float64))
-        if share := float(covered(times, whole).sum()) / (length(whole) or np.nan):
-            key = str(role), str(device)
+    times, workers = (work[names].to_numpy(dtype=np.float64) for names in (["start", "end"], "pid"))
+    places: dict[tuple[str, str], list[int]] = {}
+    for place, key in enumerate(zip(work["role"].tolist(), work["device"].tolist(), strict=True)):
+        places.setdefault(key, []).append(place)
+    for key, mine in places.items():
+        if share := float(covered(union(times[mine]), whole).sum()) / (length(whole) or np.nan):
             rows[key] = share
-            named = mine["pid"].dropna().astype(int)
-            pids[key] = set(named) if len(named) else known.get(str(device), set())
+            named = {int(pid) for pid in workers[mine] if not np.isnan(pid)}
+            pids[key] = named or known.get(key[1], set())
     if not rows:
         pids = {(UNKNOWN, device): processes for device, processes in known.items()}
         rows = dict.fromkeys(pids, np.nan)
     table = launch.device_processes[launch.device_processes["device"].isin(placement.devices)]
-    for (role, _), processes in tuple(pids.items()):
+    for (role, _), processes in tuple(pids.items()) if len(table) else ():
         for device in table.loc[table["pid"].isin(processes), "device"].unique():
             rows.setdefault((role, str(device)), 0.0 if role != UNKNOWN else np.nan)
     order = {name: place for place, name in enumerate((*Role, *placement.devices))}

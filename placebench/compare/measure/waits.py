@@ -53,7 +53,7 @@ def traced_waits(
         `wait_slower_ranks_inside/<device>`, `wait_collectives/<device>`, `wait_host/<device>` and
         `not_traced/<device>`; nothing of a device that was not traced, CPU devices among them.
     """
-    if STEP_TIME.key not in numbers:
+    if kernels.empty or STEP_TIME.key not in numbers:
         return {}
     summed = kernels[kernels["span_s"] > 0].groupby(["phase", "device"])[list(KERNEL_TIMES)].sum()
     traced = summed.to_dict("index")

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from placebench.compare.read.run import Launch, Run, is_whole_step
+from placebench.compare.read.run import Launch, Run
 from placebench.record.run_file import LaunchWall
 from placebench.telemetry.spans import TRACED_STEP
 
@@ -31,8 +31,7 @@ def launch_times(launch: Launch, wall: LaunchWall | None = None) -> LaunchTimes:
         launch: the launch.
         wall: what its run has recorded of it. Of a job of the user's no span tells how it starts and stops.
     """
-    spans = launch.spans
-    steps = spans[is_whole_step(spans)]
+    spans, steps = launch.spans, launch.whole_steps
     if steps.empty:
         return LaunchTimes(math.nan, math.nan, math.nan, math.nan, 0)
     first, last = float(steps["start"].min()), float(steps["end"].max())

@@ -116,6 +116,16 @@ class Launch:
         frame = pd.DataFrame([list(vars(line).values()) for line in self.lines.spans], columns=list(SPAN_COLUMNS))
         return frame.astype({"allocated_bytes": float, "reserved_bytes": float, "pid": float})
 
+    @cached_property
+    def whole_steps(self) -> pd.DataFrame:
+        """The spans of whole steps, columns as in `spans`."""
+        return self.spans[is_whole_step(self.spans)]
+
+    @cached_property
+    def measured_steps(self) -> pd.DataFrame:
+        """Those of `whole_steps` that come after the warm-up."""
+        return self.whole_steps[self.whole_steps["step"] > self.last_warmup_step]
+
     @property
     def is_of_job(self) -> bool:
         """Whether it is one of a job of the user's."""
@@ -129,7 +139,7 @@ class Launch:
     @cached_property
     def has_phases(self) -> bool:
         """Whether spans say when phases ran."""
-        return not is_whole_step(self.spans).all()
+        return len(self.whole_steps) < len(self.spans)
 
     @cached_property
     def has_path(self) -> bool:

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
-from placebench.compare.statistics.estimates import CONFIDENCE, Floats
+from placebench.compare.statistics.estimates import CONFIDENCE, Floats, quantile
 from placebench.spec.auto_rounds import FIRST_LOOK
 
 # Fewer would let one odd step decide a launch's median.
@@ -65,6 +64,6 @@ def best_steps(spread: Spread, start_s: float, step_s: float, precision: float) 
     """
     steps = math.sqrt(start_s / step_s) * spread.within / spread.between
     half_width = math.log1p(precision) / 2
-    left = FIRST_LOOK * (half_width / float(stdtrit(FIRST_LOOK - 1, (1 + CONFIDENCE) / 2))) ** 2 - spread.between**2
+    left = FIRST_LOOK * (half_width / float(quantile(FIRST_LOOK - 1, (1 + CONFIDENCE) / 2))) ** 2 - spread.between**2
     enough = spread.within**2 / left if left > 0 else math.inf
     return max(LEAST_STEPS, math.ceil(min(steps, enough)))

@@ -18,12 +18,12 @@ docs/statistics.md shows by simulation what the intervals cover and how often th
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
 
 from placebench.compare.statistics.verdicts import MIN_EFFECT, Better, Verdict
 
@@ -66,7 +66,7 @@ class Difference:
     @property
     def half_width(self) -> Floats:
         """Half the width of the 95 % interval of the center."""
-        return np.asarray(stdtrit(self.freedom, (1 + CONFIDENCE) / 2) * self.error)
+        return quantile(self.freedom, (1 + CONFIDENCE) / 2) * self.error
 
     def p_value(self, bound: float) -> Floats:
         """How surprising the center is if the true difference lay on the other side of the smallest effect.
@@ -74,6 +74,8 @@ class Difference:
         That is the t-test at launch level against the nearer bound, two-sided: below 0.05 just where the whole 95 %
         interval lies on one side of both bounds.
         """
+        from scipy.special import stdtr
+
         with np.errstate(divide="ignore", invalid="ignore"):
             distance = np.abs(np.abs(self.center) - bound) / self.error
         return np.asarray(2 * stdtr(self.freedom, -distance))
@@ -113,6 +115,14 @@ class Ratio:
     `MOST_LAUNCHES` would not."""
     corrected_for: int | None = None
     """How many ratios are looked at together, where only that leaves it undecided; else None."""
+
+
+def quantile(freedom: Floats | float, share: float) -> Floats:
+    """The quantile of Student's t below which lies a share of it, by degrees of freedom."""
+    # Loading it takes a tenth of a second, which the processes that draw a report's figures have no use for.
+    from scipy.special import stdtrit
+
+    return np.asarray(stdtrit(freedom, share))
 
 
 def estimate(values: Sequence[float], *, additive: bool = False) -> Estimate:
@@ -245,21 +255,29 @@ def launches_needed(effect: float, sd: float, bound: float, *, paired: bool = Tr
     Returns:
         None where `MOST_LAUNCHES` do not suffice.
     """
-    counts = np.arange(2, MOST_LAUNCHES + 1)
-    freedom = np.asarray((counts - 1.0) * (1 if paired else 2))
-    enough = counts[_reach(sd, counts, freedom) <= abs(abs(effect) - bound)]
-    return int(enough[0]) if len(enough) else None
+    enough = np.flatnonzero(sd * _reaches(paired) <= abs(abs(effect) - bound))
+    return int(enough[0]) + 2 if len(enough) else None
 
 
 def detectable_effect(sd: float, launches: int, min_effect: float = MIN_EFFECT) -> float:
     """The smallest effect, as a fraction, that so many pairs of launches decide with probability `POWER`."""
-    reach = _reach(sd, np.asarray(launches), np.asarray(launches - 1.0))
+    reach = sd * _reach(np.asarray(launches), np.asarray(launches - 1.0))
     return math.expm1(math.log1p(min_effect) + float(reach))
 
 
-def _reach(sd: float, launches: NDArray[np.int64], freedom: Floats) -> Floats:
-    """How far beyond the bound a log ratio must lie to be decided with probability `POWER`, by launches a side."""
-    return np.asarray((stdtrit(freedom, (1 + CONFIDENCE) / 2) + stdtrit(freedom, POWER)) * sd / np.sqrt(launches))
+@cache
+def _reaches(paired: bool) -> Floats:
+    """`_reach` of 2 launches a side, of 3 and so on up to `MOST_LAUNCHES`."""
+    counts = np.arange(2, MOST_LAUNCHES + 1)
+    return _reach(counts, np.asarray((counts - 1.0) * (1 if paired else 2)))
+
+
+def _reach(launches: NDArray[np.int64], freedom: Floats) -> Floats:
+    """How far beyond the bound a log ratio must lie to be decided with probability `POWER`, by launches a side.
+
+    In standard deviations of the log ratio of a pair of launches.
+    """
+    return (quantile(freedom, (1 + CONFIDENCE) / 2) + quantile(freedom, POWER)) / np.sqrt(launches)
 
 
 def _ratio(

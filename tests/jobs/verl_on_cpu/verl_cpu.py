@@ -140,7 +140,7 @@ class _Engine:
         drawn = random.Random(str(list(prompt_ids)))
         count = drawn.randint(8, 64)
         await asyncio.sleep(count * _TOKEN_S)
-        tokens = [drawn.randint(1, 200) for _ in range(count)]
+        tokens = [drawn.randint(1, 50) for _ in range(count)]
         return TokenOutput(
             token_ids=tokens, log_probs=[-5.0] * count, stop_reason="completed", num_preempted=0,
             extra_fields={"global_steps": self._step},

@@ -1,0 +1,123 @@
+"""verl beside placebench's own job: GRPO on one GPU, the same model shape, batch and lengths, tokens/s in one report.
+
+    python benchmarks/verl_on_gpu.py [--model qwen2.5-0.5b] [--rounds 2] [--into runs/reference/HOST/verl]
+
+Makes a model of the preset's shape with random weights and prompts of full length, runs `placebench run` under `ddp:1`
+and `placebench run --job verl` under `standard`, verl's hybrid engine with vLLM, and compares the two as `beside` says.
+Needs `placebench[run,vllm]` and verl 0.9.1, which may be in another environment: `--python ENVIRONMENT/bin/python`.
+In verl's there must be no TRL: verl imports a class from it that TRL 1.16 does not have any more.
+
+Without flash-attn verl cannot leave padding out; here there is none, as all sequences are equally long. With
+`--devices cpu:1` verl's engine makes responses of 8 to 64 tokens up, so that its times mean nothing.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+from beside import HERE, Asked, asking, begin, made_up_prompts, measure
+
+VERL = "verl"
+ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
+RAY_INIT = "ray_kwargs.ray_init"
+# Nothing is said around a prompt, so that it has as many tokens as characters.
+CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+# verl's platform for CPU, and engines that make things up, stand beside the test that needs them, too.
+PLUGIN_FOR_CPU = HERE.parent / "tests" / "jobs" / "verl_on_cpu"
+ON_CPU = {
+    "PYTHONPATH": str(PLUGIN_FOR_CPU),
+    "VERL_USE_EXTERNAL_MODULES": "verl_cpu",
+    "VERL_ENGINE_DEVICE": "cuda",
+    "VERL_ENGINE_VENDOR": "nvidia",
+}
+
+
+@click.command()
+@asking(model="qwen2.5-0.5b", length=256, steps=5, work="runs/verl-on-gpu")
+@click.option("--python", default=Path(sys.executable).name, help="verl's own.  [default: the one that runs this]")
+def main(work: Path, into: Path | None, python: str, **asked: Any) -> None:
+    """Run both, and write their common report."""
+    both = Asked(**asked)
+    begin(both, work)
+    extend_tokenizer(work / "model")
+    write_prompts(work / "prompts.parquet", count=both.batch, length=both.prompt)
+    measure(both, VERL, verl_command(work, both, python), work, into, env={} if both.is_gpu else ON_CPU)
+
+
+def verl_command(work: Path, asked: Asked, python: str) -> list[str]:
+    """The user's command: one optimizer step on all sequences, with the loss and the sampling of placebench's GRPO."""
+    prompts = asked.batch // asked.group
+    settings: Mapping[str, object] = {
+        "algorithm.adv_estimator": "grpo",
+        "data.train_files": work / "prompts.parquet",
+        "data.val_files": work / "prompts.parquet",
+        "data.train_batch_size": prompts,
+        "data.max_prompt_length": asked.prompt,
+        "data.max_response_length": asked.response,
+        f"{MODEL}.path": work / "model",
+        f"+{MODEL}.override_config.attn_implementation": "sdpa",
+        f"{MODEL}.use_remove_padding": False,
+        f"{MODEL}.enable_gradient_checkpointing": False,
+        f"{ACTOR}.strategy": "fsdp2",
+        f"{ACTOR}.ppo_mini_batch_size": prompts,
+        f"{ACTOR}.use_dynamic_bsz": True,
+        f"{ACTOR}.ppo_max_token_len_per_gpu": asked.micro_batch_tokens,
+        f"{ACTOR}.use_kl_loss": True,
+        f"{ACTOR}.kl_loss_coef": 0.001,
+        f"{ROLLOUT}.name": "vllm",
+        f"{ROLLOUT}.n": asked.group,
+        f"{ROLLOUT}.tensor_model_parallel_size": 1,
+        f"{ROLLOUT}.gpu_memory_utilization": 0.4,
+        f"{ROLLOUT}.free_cache_engine": True,
+        f"{ROLLOUT}.ignore_eos": True,
+        "reward.custom_reward_function.path": HERE / "verl_reward.py",
+        "reward.custom_reward_function.name": "closeness_to_20",
+        # verl's own counts suit many GPUs: each is a process, which on one host's cores waits for the others.
+        f"{ROLLOUT}.agent.num_workers": 2,
+        "reward.num_workers": 1,
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+        f"+{RAY_INIT}.include_dashboard": False,
+        f"+{RAY_INIT}.object_store_memory": 2_000_000_000 if asked.is_gpu else 500_000_000,
+    }
+    if not asked.is_gpu:
+        settings = {
+            **settings,
+            "trainer.device": "cpu",
+            "data.dataloader_num_workers": 0,
+            f"{ROLLOUT}.agent.num_workers": 1,
+            f"{RAY_INIT}.num_cpus": 32,
+            f"+{RAY_INIT}.num_gpus": 1,
+        }
+    return [python, "-m", "verl.trainer.main_ppo", *(f"{key}={value}" for key, value in settings.items())]
+
+
+def extend_tokenizer(model: Path) -> None:
+    """Give a model's tokenizer what verl asks of every tokenizer of a Qwen model."""
+    from transformers import AutoTokenizer
+
+    auto_tokenizer: Any = AutoTokenizer
+    tokenizer = auto_tokenizer.from_pretrained(model)
+    tokenizer.add_tokens(["\n", "<|im_end|>"], special_tokens=True)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(model)
+
+
+def write_prompts(path: Path, *, count: int, length: int) -> None:
+    """Prompts of so many tokens, as verl reads them."""
+    rows = [
+        {
+            "data_source": "made-up",
+            "prompt": [{"role": "user", "content": prompt}],
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": index},
+        }
+        for index, prompt in enumerate(made_up_prompts(count, length))
+    ]
+    pd.DataFrame(rows).to_parquet(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Only predictions that nobody can change any more are measured."""
+
+import csv
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from pages import ROOT
+from predicted_here import main
+from sizes_launch import SizesJob
+
+CALIBRATED = ROOT / "runs/reference/calibration/here/qwen2.5-0.5b-ppo-16384/calibration-qwen2.5-0.5b-ppo-16384.json"
+SIZES = ("8x256+256", "16x3072+1024")
+
+
+def _predict(folder: Path, *models: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [word for size in SIZES for word in ("--point", size)]
+    words += ["--by", str(CALIBRATED), "--set", "rollout.memory_share=0.3", "--into", str(folder / "predictions.json")]
+    done = CliRunner().invoke(main, ["predict", *models, *words])
+    assert done.exit_code == 0, done.output
+    return folder / "predictions.json"
+
+
+def _measure(folder: Path, into: Path) -> Result:
+    """Without the time for a single launch."""
+    return CliRunner().invoke(main, ["measure", str(folder), "--into", str(into), "--seconds", "1"])
+
+
+def _git(folder: Path, *words: str) -> None:
+    who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
+    subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True)
+
+
+def test_only_what_is_committed_as_it_is_gets_measured(tmp_path: Path) -> None:
+    folder = tmp_path / "checkout" / "0.5b"
+    predictions = _predict(folder, "qwen2.5-0.5b:ppo:16384")
+    _git(folder.parent, "init")
+    refused = _measure(folder, tmp_path / "measured")
+    assert refused.exit_code == 1
+    assert f"{predictions} is not committed as it is" in refused.output
+    assert not (tmp_path / "measured").exists()
+    _git(folder, "add", ".")
+    _git(folder, "commit", "-m", "Predict")
+    assert _measure(folder, tmp_path / "measured").exit_code == 0
+    predictions.write_text(predictions.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    assert _measure(folder, tmp_path / "again").exit_code == 1
+
+
+def test_sizes_that_there_was_no_time_for_are_listed_without_a_time(tmp_path: Path) -> None:
+    predictions = _predict(tmp_path / "0.5b", "qwen2.5-0.5b:ppo:16384")
+    content = json.loads(predictions.read_text(encoding="utf-8"))
+    assert content["settings"] == ["rollout.memory_share=0.3"]
+    assert [one["size"] for one in content["predictions"].values()] == list(SIZES)
+    done = _measure(tmp_path / "0.5b", tmp_path / "measured")
+    assert "no time for 2 of 2 launches" in done.output
+    with (tmp_path / "measured" / "0.5b" / "errors.csv").open(encoding="utf-8") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["phase"] == "step"]
+    assert [(row["configuration"].rpartition("-")[2], row["measured_s"]) for row in rows] == [
+        (size, "") for size in SIZES
+    ]
+
+
+def test_one_launch_goes_through_the_sizes_of_one_model(tmp_path: Path) -> None:
+    _predict(tmp_path / "both", "qwen2.5-0.5b:ppo:16384", "qwen2.5-1.5b:grpo:8192")
+    refused = _measure(tmp_path / "both", tmp_path / "measured")
+    assert refused.exit_code == 1
+    assert "has predictions of 2 models" in refused.output
+
+
+def test_a_size_waits_for_no_time_that_its_last_step_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("sizes_launch.time.monotonic", lambda: now[0])
+    job = SizesJob.__new__(SizesJob)
+    job._took = {"short": 1.0, "long": 5.0}
+    gone = []
+    for point in job._go_through(["long", "short", "long", "short"], until=8.0):
+        gone.append(point)
+        now[0] += job._took[point]
+    assert gone == ["long", "short", "short"]
+
+
+@pytest.mark.slow
+def test_a_calibration_predicts_what_is_then_measured(tmp_path: Path) -> None:
+    words = ["tiny:ppo:16384", "--into", str(tmp_path / "tiny"), "--seconds", "600", "--steps", "2"]
+    done = CliRunner().invoke(main, ["calibrate", *words])
+    assert done.exit_code == 0, done.output
+    words = [str(tmp_path / "tiny"), "--into", str(tmp_path / "measured"), "--seconds", "600", "--steps", "2"]
+    done = CliRunner().invoke(main, ["measure", *words, "--launches", "1"])
+    assert done.exit_code == 0, done.output
+    names = ["errors-one.csv", "errors.csv", "launch-1-steps.jsonl", "launch-1.json"]
+    assert sorted(path.name for path in (tmp_path / "measured" / "tiny").iterdir()) == names
+    for name in names[:2]:
+        with (tmp_path / "measured" / "tiny" / name).open(encoding="utf-8") as stream:
+            assert all(float(row["measured_s"]) > 0 for row in csv.DictReader(stream) if row["phase"] == "step")
