@@ -363,7 +363,7 @@ def _launch(
     """
     trial.path.mkdir(parents=True)
     with own_run(trial.path) as record, Launcher(plan, record, JOB, stop) as launcher:
-        result = launcher.run(launch, trial, on_state)
+        result = launcher.run(launch, None, trial, on_state)
     if result.status is not Status.DONE:
         raise LaunchError(f"a launch ended as {result.status}: {result.reason}")
 

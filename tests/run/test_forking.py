@@ -79,7 +79,7 @@ def test_on_cpu_devices_nothing_takes_the_time_of_a_launch_that_starts(log: Path
 
 def test_of_a_server_that_has_not_lasted_the_log_stays(on_gpus: RoundServer, log: Path) -> None:
     on_gpus.of(1)
-    assert on_gpus.notes == ()
+    assert not on_gpus.notes
     (server,) = started()
     server.kill()
     server.wait()

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
 from torch.nn.functional import linear
 
 from placebench.errors import LaunchError
@@ -52,8 +51,10 @@ def import_engine(device_kind: str) -> None:
         # Without it vLLM leaves the process, and so training, one thread.
         os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
     else:
-        # torch's compiler says this only when it has something to keep, and what Triton keeps before that, later launches
-        # would not find.
+        from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
+
+        # torch's compiler says this when it has something to keep; what Triton has kept before, later launches would
+        # not find.
         os.environ.setdefault("TRITON_CACHE_DIR", triton_cache_dir(0))
     from vllm import LLM  # noqa: F401 - the package itself imports next to nothing
 
