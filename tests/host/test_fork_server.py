@@ -22,6 +22,8 @@ from placebench.host import fork_client, fork_server
 from placebench.host.fork_server import NotForkableError, check_forkable, listen
 from placebench.host.processes import TOKEN_VARIABLE, LaunchMark, launch_processes
 
+# Of a launch of this process alone: others run tests beside it.
+TOKEN = secrets.token_hex(16)
 PLAIN = ("--serialized-runtime-env-context={}", "--language=PYTHON")
 
 
@@ -53,7 +55,7 @@ def client(word: str, folder: Path, source: str, *arguments: str, **options: Any
     (script := folder / "script.py").write_text(source)
     (instead := folder / "instead.py").write_text("import sys; print('instead', sys.argv[1:])")
     names = {fork_client.ADDRESS_VARIABLE: word, fork_client.INSTEAD_VARIABLE: str(instead)}
-    environment = {**os.environ, TOKEN_VARIABLE: "1" * 32, **names}
+    environment = {**os.environ, TOKEN_VARIABLE: TOKEN, **names}
     context = options.pop("context", PLAIN)
     return subprocess.Popen(
         [sys.executable, fork_client.__file__, str(script), *arguments, *context],
@@ -72,7 +74,7 @@ def test_a_forked_process_has_the_imports_and_inherits_from_who_asks(tmp_path: P
         "sys.exit(7)"
     )
     core = min(os.sched_getaffinity(0))
-    names = {TOKEN_VARIABLE: "1" * 32, "SAID": "ä", fork_client.INSTEAD_VARIABLE: "/none"}
+    names = {TOKEN_VARIABLE: TOKEN, "SAID": "ä", fork_client.INSTEAD_VARIABLE: "/none"}
     with server("colorsys") as started:
         environment = {**os.environ, **names, fork_client.ADDRESS_VARIABLE: started.word}
 
@@ -110,7 +112,7 @@ def test_process_and_client_end_together_and_with_the_server(tmp_path: Path, kil
         assert asked.stdout
         forked = psutil.Process(int(asked.stdout.readline()))
         # It is known by its launch from outside, and the server, which is no part of the launch, is not.
-        mark = LaunchMark("1" * 32, tmp_path / "none")
+        mark = LaunchMark(TOKEN, tmp_path / "none")
         assert {found.pid for found in launch_processes(mark)} == {asked.pid, forked.pid}
         assert fork_client.is_forked(forked.pid)
         assert not fork_client.is_forked(asked.pid)
