@@ -74,7 +74,7 @@ def _close_nvml() -> None:
             pynvml.nvmlShutdown()
 
 
-class Setting(NamedTuple):
+class SetVariable(NamedTuple):
     """A variable of the environment that an import has set."""
 
     before: str | None
@@ -83,7 +83,7 @@ class Setting(NamedTuple):
     """Its value now."""
 
 
-def import_modules(modules: Sequence[str]) -> dict[str, Setting]:
+def import_modules(modules: Sequence[str]) -> dict[str, SetVariable]:
     """Import what the forked processes are to have, and leave it out of their garbage collector's passes.
 
     Returns:
@@ -99,7 +99,7 @@ def import_modules(modules: Sequence[str]) -> dict[str, Setting]:
     if _open_gpus():
         _close_nvml()
     now = os.environ.items()
-    return {name: Setting(before.get(name), value) for name, value in now if before.get(name) != value}
+    return {name: SetVariable(before.get(name), value) for name, value in now if before.get(name) != value}
 
 
 class Child:
@@ -114,7 +114,7 @@ class Child:
     def __init__(self, asked: dict[str, Any], files: Sequence[int], connection: socket.socket) -> None:
         self._asked, self._files, self._connection = asked, files, connection
 
-    def become(self, imported: Mapping[str, Setting]) -> None:
+    def become(self, imported: Mapping[str, SetVariable]) -> None:
         """Inherit it, and say so: where that fails, who has asked does without a server.
 
         Args:

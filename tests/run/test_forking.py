@@ -1,6 +1,6 @@
 """The fork servers of a run's rounds, for real; what they fork is in `tests/host/test_fork_server.py`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -11,6 +11,8 @@ from placebench.host import fork_client
 from placebench.run.forking import RoundServer, worker_imports
 from placebench.spec.devices import Device, Kind
 from placebench.spec.workload import Workload
+
+Started = Callable[[], list[psutil.Process]]
 
 
 def device(kind: Kind) -> Device:
@@ -29,13 +31,18 @@ def on_gpus(log: Path) -> Iterator[RoundServer]:
     servers.close()
 
 
-def started() -> list[psutil.Process]:
-    """The servers that this process has started, in that order."""
-    found = [child for child in psutil.Process().children() if fork_client.SERVER in child.cmdline()]
-    return sorted(found, key=lambda child: child.pid)
+def servers_here() -> set[psutil.Process]:
+    return {child for child in psutil.Process().children() if fork_client.SERVER in child.cmdline()}
 
 
-def test_a_round_has_one_server_and_the_next_one_another(on_gpus: RoundServer, log: Path) -> None:
+@pytest.fixture
+def started() -> Started:
+    """The servers that a test has started, in that order; launches that tests share have one, too."""
+    before = servers_here()
+    return lambda: sorted(servers_here() - before, key=lambda child: child.pid)
+
+
+def test_a_round_has_one_server_and_the_next_one_another(on_gpus: RoundServer, log: Path, started: Started) -> None:
     first = on_gpus.of(1)
     assert on_gpus.of(1) == first
     (server,) = started()
@@ -47,7 +54,7 @@ def test_a_round_has_one_server_and_the_next_one_another(on_gpus: RoundServer, l
     assert not log.exists()
 
 
-def test_the_next_server_is_prepared_and_stops_while_steps_are_measured(on_gpus: RoundServer) -> None:
+def test_the_next_server_is_prepared_and_stops_while_steps_are_measured(on_gpus: RoundServer, started: Started) -> None:
     on_gpus.of(1)
     on_gpus.prepare(2)
     on_gpus.prepare(2)
@@ -67,7 +74,7 @@ def test_the_next_server_is_prepared_and_stops_while_steps_are_measured(on_gpus:
     assert started() == []
 
 
-def test_on_cpu_devices_nothing_takes_the_time_of_a_launch_that_starts(log: Path) -> None:
+def test_on_cpu_devices_nothing_takes_the_time_of_a_launch_that_starts(log: Path, started: Started) -> None:
     servers = RoundServer(log, Workload(), [device("cpu")])
     try:
         servers.of(1)
@@ -77,7 +84,7 @@ def test_on_cpu_devices_nothing_takes_the_time_of_a_launch_that_starts(log: Path
         servers.close()
 
 
-def test_of_a_server_that_has_not_lasted_the_log_stays(on_gpus: RoundServer, log: Path) -> None:
+def test_of_a_server_that_has_not_lasted_the_log_stays(on_gpus: RoundServer, log: Path, started: Started) -> None:
     on_gpus.of(1)
     assert not on_gpus.notes
     (server,) = started()
