@@ -31,6 +31,13 @@ from placebench.spec.workload import Workload
 
 # Folders of a calibration's folder, whose predictions were tested on the host that had calibrated them.
 OWN_HOST = ("here", "committed")
+# Where the configurations of each file of errors were measured, below the file's folder.
+MEASURED_AT = {
+    "errors.csv": "",
+    "errors-2.csv": "here",
+    "errors-3.csv": "here",
+    "errors-4.csv": "committed/h200-qwen2.5-1.5b-grpo-8192",
+}
 REFERENCE = Path(__file__).parent.parent / "runs" / "reference"
 
 
@@ -229,7 +236,7 @@ def predicted_before(path: Path) -> Iterator[Result]:
     `committed` on the host on which one launch through a few other sizes had calibrated the predictor.
     """
     for errors in sorted(path.glob("errors*.csv")):
-        measured_at = path.name if errors.name == "errors.csv" else f"{path.name}/here"
+        measured_at = "/".join(filter(None, (path.name, MEASURED_AT[errors.name])))
         predictions = path / f"{errors.stem.replace('errors', 'predictions')}.json"
         yield from _of_file(errors, predictions, measured_at)
     for folder in own_host_folders(path):
