@@ -8,6 +8,7 @@ Needs `placebench[run,vllm]` and trl 1.16.
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,7 +51,7 @@ def trl_command(work: Path, asked: Asked) -> list[str]:
         **({} if asked.is_gpu else {"use_cpu": "true"}),
     }
     words = [str(word) for key, value in options.items() for word in (f"--{key}", value)]
-    return [Path(sys.executable).name, str(HERE / "trl_grpo.py"), *words]
+    return [Path(sys.executable).name, os.path.relpath(HERE / "trl_grpo.py"), *words]
 
 
 def write_prompts(path: Path, *, count: int, length: int) -> None:

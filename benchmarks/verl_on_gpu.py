@@ -11,6 +11,7 @@ Without flash-attn verl cannot leave padding out; here there is none, as all seq
 `--devices cpu:1` verl's engine makes responses of 8 to 64 tokens up, so that its times mean nothing.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,7 +74,7 @@ def verl_command(work: Path, asked: Asked, python: str) -> list[str]:
         f"{ROLLOUT}.gpu_memory_utilization": 0.4,
         f"{ROLLOUT}.free_cache_engine": True,
         f"{ROLLOUT}.ignore_eos": True,
-        "reward.custom_reward_function.path": HERE / "verl_reward.py",
+        "reward.custom_reward_function.path": os.path.relpath(HERE / "verl_reward.py"),
         "reward.custom_reward_function.name": "closeness_to_20",
         # verl's own counts suit many GPUs: each is a process, which on one host's cores waits for the others.
         f"{ROLLOUT}.agent.num_workers": 2,
