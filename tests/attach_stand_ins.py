@@ -101,6 +101,11 @@ class EngineCore:
     def step_with_batch_queue(self):
         return self.step()
 """,
+    "vllm/v1/worker/gpu_worker.py": """
+class Worker:
+    def init_device(self):
+        return 5
+""",
     "sglang/srt/managers/scheduler.py": """
 class Scheduler:
     def run_batch(self, batch):

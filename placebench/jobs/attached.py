@@ -2,8 +2,9 @@
 
 A span belongs to the step in whose time its middle lies, of a rank that times its steps to its own, and to the device
 on which its process works: the GPU that the process names; on CPU devices, which name themselves to nobody, the one
-that its rank has in the pool of its phase's role, to whose cores it is then held. What the framework times by itself is
-the controller's view, unless the process that times it works on a device too, as a rank of a trainer does.
+that its rank has in the pool of its phase's role, to whose cores it is then held. An engine whose workers are processes
+of their own works on the devices of these. What the framework times by itself is the controller's view, unless the
+process that times it works on a device too, as a rank of a trainer does.
 """
 
 import os
@@ -210,7 +211,7 @@ class AttachedSpans:
             PhaseTime(phase=one.name, start=one.start, end=one.end, devices=(device,))
             for process in self._processes.values()
             for source, timings in process.spans.items()
-            for device in self._places(process, source)
+            for device, _ in self._places(process, source)
             for one in self._named_phases(process, source, [one for one in timings if one.start >= start])
         ]
         on_devices = {one.phase for one in found if one.devices != (CONTROLLER,)}
@@ -304,12 +305,11 @@ class AttachedSpans:
                 ready = [timing for timing in timings if timing.end <= until]
                 process.spans[source] = [timing for timing in timings if timing.end > until]
                 ready = list(self._named_phases(process, source, ready))
-                pid = process.head["pid"] if process.device is not None else None
                 own = {PHASE[one.name].role for one in ready if one.name in PHASE and not PHASE[one.name].partner}
                 process.pools |= {pool for role, pool in self._placement.roles.items() if role in own}
                 yield from (
                     Piece(device, one, source, self._role(one.name, process.pools), pid, process.own_step(one))
-                    for device in self._places(process, source)
+                    for device, pid in self._places(process, source)
                     for one in ready
                 )
 
@@ -327,13 +327,22 @@ class AttachedSpans:
         named = ((self._timers.get(one.name), one) for one in timings)
         return [Timing(phase, one.start, one.end) for phase, one in named if phase]
 
-    def _places(self, process: _SpanWriter, source: str) -> Iterator[str]:
-        """For whom a process's spans count: its device, and the controller where they are its own view."""
+    def _places(self, process: _SpanWriter, source: str) -> Iterator[tuple[str, int | None]]:
+        """For whom a process's spans count: devices with who works there, the controller where they are its own view.
+
+        Yields:
+            A device's id or `CONTROLLER`, and the process that works on the device; None for the controller.
+        """
         if process.device is not None:
-            yield process.device.id
+            yield process.device.id, process.head["pid"]
+        elif source == ENGINE:
+            for worker in self._processes.values():
+                is_child = worker.head.get("ppid") == process.head["pid"] and worker.node == process.node
+                if is_child and worker.device is not None:
+                    yield worker.device.id, worker.head["pid"]
         has_controller = any(one.step_ends and one.device is None for one in self._processes.values())
         if source == _TIMER and (process.device is None or (process.is_first and not has_controller)):
-            yield CONTROLLER
+            yield CONTROLLER, None
 
     def _completed(self, pieces: Sequence[Piece]) -> list[Piece]:
         """The pieces of a step in order of their ends, with generation on the devices that generate.

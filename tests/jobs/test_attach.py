@@ -112,6 +112,29 @@ def test_what_each_framework_times_is_a_span(tmp_path: Path, python: str) -> Non
     assert "slime.utils.timer is not as this version of placebench knows it" in note
 
 
+def test_a_worker_of_an_engine_says_that_it_is_one_s_child_and_its_gpu(tmp_path: Path) -> None:
+    write_stand_ins(tmp_path)
+    (tmp_path / "torch.py").write_text(
+        "from types import SimpleNamespace\n"
+        "cuda = SimpleNamespace(is_initialized=lambda: True, current_device=lambda: 0,"
+        " get_device_properties=lambda _: SimpleNamespace(uuid='1234'))\n"
+    )
+    program = """
+import os, torch
+from vllm.v1.worker.gpu_worker import Worker
+if os.fork() == 0:
+    assert Worker().init_device() == 5
+else:
+    assert os.wait()[1] == 0
+"""
+    done = run_python(program, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    (file,) = (tmp_path / "spans").iterdir()
+    process, device = map(json.loads, file.read_text().splitlines())
+    assert process["ppid"] != os.getpid()
+    assert device == {"kind": "device", "device": "GPU-1234"}
+
+
 def test_the_sitecustomize_of_the_user_still_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.theirs = __name__")
     program = "import sys, sitecustomize; print(sys.theirs, sitecustomize.__file__)"

@@ -39,10 +39,23 @@ def attached(folder: Path, word: str, devices: tuple[Device, ...] = GPUS, framew
 
 
 def leave(
-    folder: Path, pid: int, *lines: dict[str, Any], host: str = HERE, offset: float = 0.0, **environment: str
+    folder: Path,
+    pid: int,
+    *lines: dict[str, Any],
+    host: str = HERE,
+    offset: float = 0.0,
+    parent: int = 0,
+    **environment: str,
 ) -> None:
     """The file of a process."""
-    head = {"kind": "process", "pid": pid, "host": host, "wall_offset": offset, "environment": environment}
+    head = {
+        "kind": "process",
+        "pid": pid,
+        "ppid": parent,
+        "host": host,
+        "wall_offset": offset,
+        "environment": environment,
+    }
     text = "".join(json.dumps(line) + "\n" for line in (head, *lines))
     (folder / f"{host}-{pid}.jsonl").write_text(text)
 
@@ -130,6 +143,32 @@ def test_what_an_engine_says_of_generation_goes_before_who_waits_for_it(tmp_path
         (1, "gen", "rollout", "global_pool", "GPU-1", 11, 15),
         *((1, "update_actor", "actor", "global_pool", place, 16, 19) for place in ("GPU-0", "controller", "GPU-1")),
     ]
+
+
+def test_an_engine_works_where_its_workers_are(tmp_path: Path) -> None:
+    spans = attached(tmp_path, "standard")
+    leave(tmp_path, 1, span("gen", 11, 15), span("step", 10, 20))
+    leave(tmp_path, 2, device(0), span("update_actor", 16, 19, "worker"), RANK="0")
+    leave(tmp_path, 3, span("gen", 11.5, 14, "engine"))
+    for number in (0, 1):
+        leave(tmp_path, 4 + number, device(number), parent=3)
+    leave(tmp_path, 6, device(1), parent=2)
+    assert rows(spans)[:3] == [
+        (1, "gen", "rollout", "global_pool", "GPU-0", 11.5, 14),
+        (1, "gen", "rollout", "global_pool", "GPU-1", 11.5, 14),
+        (1, "gen", "rollout", "global_pool", "controller", 11, 15),
+    ]
+    assert bound(spans) == {(2, "GPU-0"), (4, "GPU-0"), (5, "GPU-1"), (6, "GPU-1")}
+
+
+def test_memory_of_an_engine_is_that_of_its_workers(tmp_path: Path) -> None:
+    spans = attached(tmp_path, "standard", GPUS[:1])
+    leave(tmp_path, 1, span("gen", 11, 15), span("step", 10, 20))
+    leave(tmp_path, 3, span("gen", 11.5, 14, "engine"))
+    leave(tmp_path, 4, device(0), parent=3)
+    spans.read(all_files=True)
+    found = {(row["device"], row.get("pid")) for row in spans.rows(STEPS, final=True) if row["phase"] == "gen"}
+    assert found == {("GPU-0", 4), ("controller", None)}
 
 
 def test_bits_of_an_engine_s_work_are_one_and_what_comes_after_the_last_step_is_left_out(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from placebench_attach.spans import introduce
 from placebench_attach.wrapping import (
     BusyEngine,
+    before_return,
     called,
     from_call_to_call,
     moments_of_calls,
@@ -156,6 +158,11 @@ def vllm_engine(module: Any) -> None:
     engine = BusyEngine()
     for method in ("step", "step_with_batch_queue"):
         engine.watch(module.EngineCore, method, lambda core: core.scheduler.has_unfinished_requests())
+
+
+def vllm_worker(module: Any) -> None:
+    """The worker of a vLLM engine: its device is also that of an engine whose core runs in the parent's process."""
+    before_return(module.Worker, "init_device", introduce)
 
 
 def sglang_scheduler(module: Any) -> None:

@@ -29,6 +29,7 @@ HOOKED: dict[str, str] = {
     "slime.utils.timer": "slime_timers",
     "areal.utils.stats_tracker": "areal_timers",
     "vllm.v1.engine.core": "vllm_engine",
+    "vllm.v1.worker.gpu_worker": "vllm_worker",
     "sglang.srt.managers.scheduler": "sglang_scheduler",
 }
 

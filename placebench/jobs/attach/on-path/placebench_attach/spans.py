@@ -48,15 +48,22 @@ class SpanFile:
         self._has_device = False
         os.register_at_fork(after_in_child=self._begin_anew)
 
-    def write(self, line: str) -> None:
-        """Append a line, an object of JSON; whatever is in the way ends the writing, not the job."""
+    def write(self, line: str | None = None) -> None:
+        """Append a line, an object of JSON, after those that say what the process is.
+
+        Whatever is in the way ends the writing, not the job.
+
+        Args:
+            line: None for those alone.
+        """
         if self._folder is None:
             return
         try:
             descriptor = self._open()
             if not self._has_device:
                 self._write_device(descriptor)
-            _append(descriptor, line)
+            if line is not None:
+                _append(descriptor, line)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not break the job that is watched
             self._folder = None
             sys.stderr.write(f"placebench: no more spans from process {os.getpid()}: {error!r}\n")
@@ -145,6 +152,11 @@ def emit(name: object, source: str, start: float, end: float) -> None:
     """Write a span, its ends in seconds of `time.monotonic()`."""
     ends = f'"start": {start:.6f}, "end": {end:.6f}'
     FILE.write(f'{{"kind": "span", "name": {_quoted(str(name))}, "source": "{source}", {ends}}}')
+
+
+def introduce() -> None:
+    """Write what this process is, and the GPU that it uses."""
+    FILE.write()
 
 
 def note(text: str) -> None:

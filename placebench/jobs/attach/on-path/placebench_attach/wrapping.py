@@ -196,6 +196,28 @@ def moments_of_calls(cls: Any, method: str, name: str, counts: Callable[[Any], A
     setattr(cls, method, call)
 
 
+def before_return(cls: Any, method: str, act: Callable[[], None]) -> None:
+    """Have something done each time a method has done its work.
+
+    Args:
+        cls: the class.
+        method: its method.
+        act: what is to be done; raises nothing.
+
+    Raises:
+        AttributeError: the class has the method no more.
+    """
+    original = getattr(cls, method)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        act()
+        return result
+
+    setattr(cls, method, call)
+
+
 def worker_methods(cls: Any, phases: dict[str, str]) -> None:
     """Methods by which a worker is called: each call is a span of the phase beside it, unless it is within another.
 
