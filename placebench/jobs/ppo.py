@@ -101,7 +101,9 @@ class PPOJob:
             self._train(workers)
             self._progress(STOPPING, step=self._workload.steps)
             with self._recorder.span(0, "stop"):
-                spans = [span for batch in self._get(_call(workers, "stop")) for span in batch]
+                # To end an engine and a process group takes seconds, which are of no use to those that are killed.
+                last = "last_spans" if self._session.ends_all_at_once else "stop"
+                spans = [span for batch in self._get(_call(workers, last)) for span in batch]
             self._write_spans(spans + self._recorder.drain())
         except Exception as error:
             explained = self._session.explain(error, self._doing)

@@ -349,6 +349,10 @@ class Worker(Rank):
             if Role.ROLLOUT in self._roles:
                 self._rollout.close()
             self._leave()
+        return self.last_spans()
+
+    def last_spans(self) -> list[dict[str, Any]]:
+        """The remaining spans, before this process is killed together with all others."""
         remove_empty_cache()
         return self._spans.drain()
 

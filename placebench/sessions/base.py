@@ -40,6 +40,10 @@ class Session(Protocol):
     def calls(self) -> Calls:
         """How the workers' answers are waited for."""
 
+    @property
+    def ends_all_at_once(self) -> bool:
+        """Whether `close` kills all workers at one moment, so that none has to leave the others in order."""
+
     def open(self) -> None:
         """Start it, or join it."""
 
@@ -70,6 +74,8 @@ class Session(Protocol):
 
 class OneHost:
     """What is the same in every session whose workers are all on this host, where nobody else's are."""
+
+    ends_all_at_once = False
 
     def reserve(self, pools: Mapping[str, Sequence[str]]) -> None:
         """Nobody else is here."""

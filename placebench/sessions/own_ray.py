@@ -133,6 +133,8 @@ class OwnRay(OneHost):
             interpreters.
     """
 
+    ends_all_at_once = True
+
     def __init__(self, folder: str, devices: int, fork_server: str | None = None) -> None:
         self._folder, self._devices, self._fork_server = folder, devices, fork_server
         self._workers: dict[str, Any] = {}

@@ -17,6 +17,7 @@ _SILENT_AFTER_S = 5.0
 class OnNodes:
     """Asks the agents of a launch's nodes, and knows what it means that one does not answer."""
 
+    ends_all_at_once = False
     calls: Any  # as in `Calls`; each session has its own
     """How the agents' and the workers' answers are waited for."""
     answer_s: ClassVar[float]
