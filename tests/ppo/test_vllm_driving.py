@@ -1,6 +1,7 @@
 """What requests have generated is taken from an engine's scheduler, here one that plays steps written down before."""
 
 from dataclasses import dataclass
+from math import ceil
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placebench.ppo.rollout.base import Generated
-from placebench.ppo.rollout.vllm_driving import run_requests
+from placebench.ppo.rollout.vllm_driving import asked_once_a_block, run_requests
 
 
 @dataclass
@@ -27,6 +28,32 @@ class Step:
     """Requests that end."""
 
 
+class FullAttentionSpec:
+    """vLLM's name for the cache of layers that see all tokens before them."""
+
+    block_size = 4
+
+
+class Manager:
+    """vLLM's manager of the cache: gives requests blocks, of which it has so many."""
+
+    def __init__(self, blocks: int = 1 << 20) -> None:
+        self.empty_kv_cache_blocks: tuple[int, ...] = ()
+        self.blocks: dict[str, int] = {}
+        self.calls = 0
+        self._all = blocks
+
+    def allocate_slots(self, request: Any, num_new_tokens: int, **more: Any) -> tuple[int, ...] | None:
+        self.calls += 1
+        found = more.get("num_new_computed_tokens", 0)
+        end = request.num_computed_tokens + found + num_new_tokens
+        new = ceil(end / FullAttentionSpec.block_size) - self.blocks.get(request.request_id, 0)
+        if new > self._all - sum(self.blocks.values()):
+            return None
+        self.blocks[request.request_id] = self.blocks.get(request.request_id, 0) + max(new, 0)
+        return (new,) if new > 0 else self.empty_kv_cache_blocks
+
+
 class Engine:
     """An `LLM` with vLLM's names."""
 
@@ -35,7 +62,12 @@ class Engine:
         self._open: set[str] = set()
         self.seen: list[tuple[str, list[int]]] = []
         self.cut_up: list[Any] = []
-        self.scheduler = SimpleNamespace(update_from_output=self._update)
+        self.manager = Manager()
+        group = SimpleNamespace(kv_cache_spec=FullAttentionSpec())
+        config = SimpleNamespace(kv_cache_groups=[group])
+        self.scheduler = SimpleNamespace(
+            update_from_output=self._update, kv_cache_manager=self.manager, kv_cache_config=config
+        )
         self.engine_core = SimpleNamespace(engine_core=SimpleNamespace(scheduler=self.scheduler))
         self.llm_engine = self
 
@@ -141,3 +173,57 @@ def test_every_request_gets_its_own_in_whatever_order_rows_are(
     for name, response in zip(names, run(Engine(steps), names), strict=True):
         assert response.tokens == [token for token, _ in expected[name]]
         assert response.log_probs == ([value for _, value in expected[name]] if with_log_probs else None)
+
+
+def scheduler_of(manager: Manager, *specs: Any) -> SimpleNamespace:
+    groups = [SimpleNamespace(kv_cache_spec=spec) for spec in specs]
+    return SimpleNamespace(kv_cache_manager=manager, kv_cache_config=SimpleNamespace(kv_cache_groups=groups))
+
+
+def test_room_is_asked_for_once_a_block() -> None:
+    manager = Manager()
+    request = SimpleNamespace(request_id="a", num_computed_tokens=0)
+    with asked_once_a_block(scheduler_of(manager, FullAttentionSpec())):
+        manager.allocate_slots(request, 5, num_new_computed_tokens=0)
+        for length in range(5, 21):
+            request.num_computed_tokens = length
+            assert manager.allocate_slots(request, 1, num_lookahead_tokens=0) is not None
+    # At the beginning, and after the first token of a running one with each new block.
+    assert manager.calls == 1 + 1 + 4
+    assert manager.allocate_slots(request, 1) is not None
+    assert manager.calls == 7, "it is left as it was"
+
+
+@pytest.mark.parametrize("specs", [(SimpleNamespace(block_size=4),), (FullAttentionSpec(), FullAttentionSpec())])
+def test_other_layers_are_asked_for_every_token(specs: tuple[Any, ...]) -> None:
+    manager = Manager()
+    with asked_once_a_block(scheduler_of(manager, *specs)):
+        for length in range(8):
+            manager.allocate_slots(SimpleNamespace(request_id="a", num_computed_tokens=length), 1)
+    assert manager.calls == 8
+
+
+# What a request does next: run for so many tokens, or lose its blocks and begin anew with a part that is found.
+EVENTS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["run", "anew"]), st.integers(1, 9)), max_size=60)
+
+
+@given(EVENTS, st.integers(3, 12))
+def test_no_token_is_without_room(events: list[tuple[str, str, int]], blocks: int) -> None:
+    manager = Manager(blocks)
+    requests = {name: SimpleNamespace(request_id=name, num_computed_tokens=0) for name in "ab"}
+    with asked_once_a_block(scheduler_of(manager, FullAttentionSpec())):
+        for name, event, tokens in events:
+            request = requests[name]
+            if event == "anew":
+                manager.blocks.pop(name, None)
+                request.num_computed_tokens = 0
+                found = manager.allocate_slots(request, tokens, num_new_computed_tokens=4, new_computed_blocks=())
+                tokens += 4
+            else:
+                found = manager.allocate_slots(request, tokens, num_lookahead_tokens=0)
+            if found is None:
+                manager.blocks.pop(name, None)  # as the scheduler does with one for which there is no room
+                request.num_computed_tokens = 0
+                continue
+            request.num_computed_tokens += tokens
+            assert request.num_computed_tokens <= manager.blocks[name] * FullAttentionSpec.block_size

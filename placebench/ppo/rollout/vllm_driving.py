@@ -3,12 +3,14 @@
 While the GPU computes a token step the host has to get ready for the next, and at many sequences it is the slower one.
 vLLM's front end works on every token of every request: it keeps statistics, looks for the ends of texts that nobody
 decodes, and turns each log-probability into objects. Here it sees a request once, when that is over; tokens and
-log-probabilities are taken where the scheduler has those of a whole step, as one array.
+log-probabilities are taken where the scheduler has those of a whole step, as one array. And the scheduler asks for room
+in the cache for every token of every request, which comes in blocks of many tokens: here it asks once a block.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import ceil
 from typing import Any
 
 from placebench.ppo.rollout.base import Generated
@@ -26,7 +28,8 @@ def run_requests(
         before_step: called before each step of the engine.
     """
     core = engine.llm_engine
-    with _taken_from(core.engine_core.engine_core.scheduler) as taken:
+    scheduler = core.engine_core.engine_core.scheduler
+    with asked_once_a_block(scheduler), _taken_from(scheduler) as taken:
         numbers = engine.enqueue(prompts, parameters, use_tqdm=False)
         while core.has_unfinished_requests():
             before_step()
@@ -86,3 +89,37 @@ def _taken_from(scheduler: Any) -> Iterator[_Taken]:
         yield taken
     finally:
         scheduler.update_from_output = update
+
+
+@contextmanager
+def asked_once_a_block(scheduler: Any) -> Iterator[None]:
+    """Give requests inside the room that their last block has left, without what a scheduler does for a new block.
+
+    Where layers see all tokens before them, that is nothing but to say that there is no new one. A block that prefixes
+    may share is known as such a step later. Other layers give blocks back with every token, and are left alone.
+    """
+    manager = scheduler.kv_cache_manager
+    spec, *others = (group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups)
+    if others or type(spec).__name__ != "FullAttentionSpec":
+        yield
+        return
+    allocate, none = manager.allocate_slots, manager.empty_kv_cache_blocks
+    room: dict[str, int] = {}  # tokens that fit into the blocks of a request
+
+    def allocate_if_need_be(request: Any, num_new_tokens: int, **more: Any) -> Any:
+        end = request.num_computed_tokens + num_new_tokens
+        is_running = more.keys() <= {"num_lookahead_tokens"} and not any(more.values())
+        if is_running and num_new_tokens and end <= room.get(request.request_id, 0):
+            return none
+        blocks = allocate(request, num_new_tokens, **more)
+        # One that begins, or begins anew, has other blocks than its tokens say.
+        room[request.request_id] = (
+            0 if blocks is None or not is_running else ceil(end / spec.block_size) * spec.block_size
+        )
+        return blocks
+
+    manager.allocate_slots = allocate_if_need_be
+    try:
+        yield
+    finally:
+        manager.allocate_slots = allocate
