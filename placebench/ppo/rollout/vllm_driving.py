@@ -113,9 +113,8 @@ def asked_once_a_block(scheduler: Any) -> Iterator[None]:
             return none
         blocks = allocate(request, num_new_tokens, **more)
         # One that begins, or begins anew, has other blocks than its tokens say.
-        room[request.request_id] = (
-            0 if blocks is None or not is_running else ceil(end / spec.block_size) * spec.block_size
-        )
+        is_known = is_running and blocks is not None
+        room[request.request_id] = ceil(end / spec.block_size) * spec.block_size if is_known else 0
         return blocks
 
     manager.allocate_slots = allocate_if_need_be
