@@ -80,6 +80,17 @@ def test_memory_that_the_job_takes_or_that_is_there_for_a_moment_is_its_own(tmp_
     assert warnings(tmp_path / "engine", "standard", only_in_gen) == []
 
 
+def test_readings_that_miss_when_most_was_reserved_tell_of_nobody_else(tmp_path: Path) -> None:
+    start = MEASURED_FROM["standard"]
+
+    def swing(line: dict[str, Any]) -> None:
+        step, since = divmod(line["mono"] - start, 13.0)
+        if line["device"] == "cpu:0" and since >= 5.1 and round(line["mono"] * 5) % 2:
+            line["memory_bytes"] += int(2 * (1 + step) * GIB)
+
+    assert warnings(tmp_path, "standard", swing) == []
+
+
 def test_the_learner_that_sends_weights_has_connections_of_its_own(tmp_path: Path) -> None:
     roles = dict.fromkeys(("actor", "ref", "critic", "reward"), "learner_pool") | {"rollout": "engine_pool"}
     pools = {"learner_pool": ("cpu:0", "cpu:1"), "engine_pool": ("cpu:2",)}

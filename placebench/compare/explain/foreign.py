@@ -124,7 +124,8 @@ def _unexplained(launch: Launch, placement: RunPlacement) -> dict[str, str]:
 def _beyond_reserved(launch: Launch, device: str) -> pd.DataFrame:
     """Bytes in use beyond those reserved at most: a row a measured step, a column a phase.
 
-    The phases with `LEAST_READINGS` in every step, but not those in which an engine hands over its memory.
+    The phases with `LEAST_READINGS` in every step, but not those in which an engine hands over its memory, nor those in
+    which the memory in use changes: readings may miss the moment when most was reserved.
     """
     spans = launch.spans
     is_mine = (spans["device"] == device) & spans["reserved_bytes"].notna() & ~spans["phase"].isin(HAND_OVER)
@@ -133,8 +134,11 @@ def _beyond_reserved(launch: Launch, device: str) -> pd.DataFrame:
     samples = launch.samples[launch.samples["device"] == device].dropna(subset="memory_bytes")
     mono, used = samples["mono"].to_numpy(), samples["memory_bytes"].to_numpy(dtype=np.float64)
     first, last = (np.searchsorted(mono, spans[end].to_numpy()) for end in ("start", "end"))
-    highest = [used[begin:end].max(initial=-np.inf) for begin, end in zip(first, last, strict=True)]
-    rows = spans.assign(beyond=np.array(highest, np.float64) - spans["reserved_bytes"], readings=last - first)
+    read = [used[begin:end] for begin, end in zip(first, last, strict=True)]
+    highest = np.array([part.max(initial=-np.inf) for part in read], np.float64)
+    changed = highest - np.array([part.min(initial=np.inf) for part in read], np.float64)
+    beyond = np.where(changed <= FOREIGN_BYTES, highest - spans["reserved_bytes"].to_numpy(), np.nan)
+    rows = spans.assign(beyond=beyond, readings=last - first)
     rows = rows.groupby(["step", "phase"]).agg({"beyond": "max", "readings": "sum"})
     return rows["beyond"].where(rows["readings"] >= LEAST_READINGS).unstack("phase").dropna(axis="columns")
 
