@@ -7,6 +7,7 @@ and an engine in a worker's process has no need of it.
 import importlib
 import sys
 from contextlib import suppress
+from typing import Any
 
 from placebench.ppo.rollout import vllm_build
 
@@ -24,15 +25,15 @@ _ENGINE = (
 
 def _import_engine() -> None:
     vllm_build.set_environment()
-    absent: dict[str, None] = {"ray": None}  # an import of it fails as if it were not installed
-    sys.modules |= absent  # type: ignore[arg-type]  # the import system's own mark, which typeshed does not know
+    modules: dict[str, Any] = sys.modules
+    modules["ray"] = None  # an import of it fails as if it were not installed
     try:
         importlib.import_module("vllm.entrypoints.llm")
         for name in _ENGINE:
             with suppress(ModuleNotFoundError):
                 importlib.import_module(name)
     finally:
-        del sys.modules["ray"]
+        del modules["ray"]
 
 
 _import_engine()
