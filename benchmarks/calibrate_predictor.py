@@ -26,8 +26,9 @@ from placebench.plan.plan import make_plan
 from placebench.plan.request import RunRequest
 from placebench.run.display import open_display
 from placebench.run.runner import execute
-from placebench.spec.config import merge, parse_settings
+from placebench.spec.config import parse_settings
 from placebench.spec.devices import parse_devices
+from placebench.spec.nested import merge
 
 # Sequences, prompt and response tokens of a step, most telling first. One GPU trains 1.5 billion parameters by PPO only
 # with few tokens at a time, so that GRPO, on one replica, stands for both.

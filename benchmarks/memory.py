@@ -27,8 +27,9 @@ from placebench.ppo.role_models import build_models
 from placebench.ppo.training import SequenceModel, TrainedModel
 from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.predict.memory.fitting import describe_memory
-from placebench.spec.config import merge, parse_settings
+from placebench.spec.config import parse_settings
 from placebench.spec.devices import Kind
+from placebench.spec.nested import merge
 from placebench.spec.placement import Role
 from placebench.spec.shapes import job_shapes
 from placebench.spec.workload import Workload

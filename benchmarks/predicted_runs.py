@@ -32,8 +32,9 @@ from placebench.predict.phases import PhaseModel
 from placebench.predict.step import PredictedStep, StepModel
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, read_calibration
 from placebench.report.calibrations import load_calibration
-from placebench.spec.config import merge, nest, parse_settings
+from placebench.spec.config import parse_settings
 from placebench.spec.devices import Device
+from placebench.spec.nested import merge, nest
 from placebench.spec.shapes import job_shapes
 from placebench.spec.words import parse_placement
 from placebench.spec.workload_reading import build_workload

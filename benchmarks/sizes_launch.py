@@ -23,7 +23,7 @@ from placebench.ppo.generation import Generation
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
 from placebench.record.folder import FINISHING, TRACING, Trial, append_jsonl, append_to
 from placebench.run.manifest import package_versions
-from placebench.spec.config import merge
+from placebench.spec.nested import merge
 from placebench.spec.phases import PHASE
 from placebench.spec.shapes import job_shapes
 from placebench.spec.workload import Workload, placed_workload

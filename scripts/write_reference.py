@@ -32,7 +32,7 @@ from placebench.record.folder import RunFolder, Status, Trial
 from placebench.report import paths, placement_schema, schema
 from placebench.report.build import build_report
 from placebench.report.summary import summarize
-from placebench.spec.config import flatten
+from placebench.spec.nested import flatten
 from placebench.spec.placement_files import KEYS
 from placebench.spec.presets import PRESETS
 from placebench.spec.words import SETTINGS

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,10 @@ import pandas as pd
 from placebench.compare.metrics import PATH_KEYS, STEP_TIME
 from placebench.compare.statistics.estimates import Estimate, LaunchValue, Ratio, estimate
 from placebench.compare.statistics.work import UnequalWork
-from placebench.logs.head import Facts
 from placebench.logs.timing import Timings
+
+if TYPE_CHECKING:
+    from placebench.logs.head import Facts  # a run alone, without logs, needs none of what reads them
 
 # Seconds that are divided into parts: their parts add up only as means.
 ADDITIVE = ("hidden", "idle", "overlap/", "wait/", "wait_", "not_traced/", "queues/", *PATH_KEYS)
@@ -43,7 +45,7 @@ class Background:
     """What each launch was read from."""
     timings: Mapping[str, Timings] = field(default_factory=dict)
     """What every step took, by launch, for the figure."""
-    facts: Facts = field(default_factory=dict)
+    facts: "Facts" = field(default_factory=dict)
     """What is known of the run: text, or a number where a little more or less is no difference."""
     flags: tuple[str, ...] = ()
     """What to mind of logs, one line each."""

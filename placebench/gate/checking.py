@@ -14,8 +14,8 @@ from placebench.compare.statistics.verdicts import Better, Verdict
 from placebench.errors import BaselineError, LaunchError, PlacebenchError, RegressionError, UsageError
 from placebench.gate.baseline import Baseline, MeasuredPlacement
 from placebench.gate.work import OtherWork, other_work
-from placebench.spec.config import flatten
 from placebench.spec.legible import shown
+from placebench.spec.nested import flatten
 from placebench.spec.text import interval, listing, number, plural, ratio, scale_of
 
 # More of these is worse, though a comparison of placements calls neither side better.

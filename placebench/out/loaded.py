@@ -35,8 +35,8 @@ from placebench.report.predicted import prediction_file
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
 from placebench.report.tables import Grid, single_grid
-from placebench.spec.config import merge, nest
 from placebench.spec.legible import shown, visible
+from placebench.spec.nested import merge, nest
 from placebench.spec.placement import Placement
 from placebench.spec.words import read_placement, split_words
 

@@ -14,7 +14,7 @@ from placebench.report.kept import kept_summary
 from placebench.report.paths import HTML, MARKDOWN, SUMMARY, TRACE
 from placebench.report.schema import Summary
 from placebench.report.show import compare_anew
-from placebench.spec.config import flatten
+from placebench.spec.nested import flatten
 from placebench.telemetry.samples import QUANTITIES
 
 

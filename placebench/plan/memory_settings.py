@@ -10,8 +10,8 @@ from placebench.predict.memory.engine import EngineMemory
 from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.predict.memory.fitting import Shortfall, engine_memory, pool_estimates, shortfalls
 from placebench.spec.bound import RunPlacement
-from placebench.spec.config import merge, nest
 from placebench.spec.devices import Device
+from placebench.spec.nested import merge, nest
 from placebench.spec.placement import Placement, Role
 from placebench.spec.placement_checks import batch_factors, undivided_heads
 from placebench.spec.shapes import JobShapes, ModelShape

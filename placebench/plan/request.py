@@ -15,9 +15,10 @@ from placebench.errors import Reasons, UsageError
 from placebench.record.checkpoints import read_checkpoint
 from placebench.spec.auto_rounds import DEFAULT_ROUNDS, LEAST_PRECISION, MOST_ROUNDS, REAL_MODEL_ROUNDS, AutoRounds
 from placebench.spec.check import Check, Facts
-from placebench.spec.config import find_line, load_yaml, merge, nest, read_settings
+from placebench.spec.config import find_line, load_yaml, read_settings
 from placebench.spec.launchers import LAUNCHERS, RAY
 from placebench.spec.legible import shown
+from placebench.spec.nested import merge, nest
 from placebench.spec.words import names_file, readable_placements
 from placebench.spec.workload import SMALL_MODEL, Workload, keys_below, workload_keys
 from placebench.spec.workload_reading import RUN_KEYS, gives, read_workload

@@ -21,9 +21,9 @@ from placebench.record.launch_lines import read_launch
 from placebench.record.run_file import RunFile, read_run_file
 from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.check import Check, Facts, collect
-from placebench.spec.config import flatten, merge
 from placebench.spec.devices import Device, DeviceSpec, devices_per_node, with_labels
 from placebench.spec.launchers import RAY
+from placebench.spec.nested import flatten, merge
 from placebench.spec.words import parse_placements
 from placebench.spec.workload import Workload
 from placebench.spec.workload_reading import build_workload, read_workload

@@ -9,9 +9,9 @@ from placebench.predict.peaks import device_peak, device_peaks
 from placebench.predict.phases import PhaseModel
 from placebench.predict.step import StepModel
 from placebench.record.calibration_file import CalibrationFile
-from placebench.spec.config import merge
 from placebench.spec.devices import Device, devices_per_node, parse_devices
 from placebench.spec.legible import shown
+from placebench.spec.nested import merge
 from placebench.spec.shapes import job_shapes
 from placebench.spec.workload import MOST_SEQUENCES, Workload
 from placebench.spec.workload_reading import build_workload

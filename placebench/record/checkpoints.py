@@ -26,8 +26,8 @@ from typing import Any
 from placebench.errors import Reasons, UsageError
 from placebench.record.folder import write_json
 from placebench.spec.check import Check
-from placebench.spec.config import flatten
 from placebench.spec.legible import shown
+from placebench.spec.nested import flatten
 from placebench.spec.placement import Placement
 from placebench.spec.reading import parse_json, refuse_pipe
 from placebench.spec.shapes import JobShapes

@@ -15,8 +15,8 @@ from placebench.report.placement_schema import (
     SampledSummary,
 )
 from placebench.report.schema import FactSummary, Summary
-from placebench.spec.config import flatten
 from placebench.spec.devices import index_ranges, label_ranges
+from placebench.spec.nested import flatten
 from placebench.spec.text import MISSING, Scale, plural, quantity, row, scale_of
 
 

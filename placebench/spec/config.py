@@ -1,6 +1,6 @@
 """Reading YAML and `key=value` settings, with errors that name file, line and key."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import yaml
 
 from placebench.errors import Reasons, UsageError
 from placebench.spec.legible import shown
+from placebench.spec.nested import merge, nest
 from placebench.spec.reading import read_text
 
 # What yaml lets through: a date that is none, a number of thousands of digits, brackets nested by the thousand, a tag
@@ -165,30 +166,6 @@ def read_settings(settings: Iterable[str], reasons: Reasons) -> tuple[dict[str, 
             continue
         content = merge(content, nest(key.split("."), value))
     return content, frozenset(wrong)
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay `over` on `base`, section by section; values of `over` win."""
-    merged = dict(base)
-    for key, value in over.items():
-        old = merged.get(key)
-        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return merged
-
-
-def nest(keys: Sequence[str], value: Any) -> dict[str, Any]:
-    """A value below a path of keys: `["a", "b"], 1` → `{"a": {"b": 1}}`."""
-    for key in reversed(keys):
-        value = {key: value}
-    return dict(value)
-
-
-def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of a nested mapping by dotted key: `{"a": {"b": 1}}` → `{"a.b": 1}`."""
-    values: dict[str, Any] = {}
-    for key, value in content.items():
-        values |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return values
 
 
 def _number(text: str) -> str | float:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple, Self, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from placebench.spec.auto_rounds import MOST_STEPS
-from placebench.spec.config import flatten
+from placebench.spec.nested import flatten
 from placebench.spec.placement import Placement, Role, Scaling
 
 # The preset that learns within a minute on two cores; the defaults below are for it.

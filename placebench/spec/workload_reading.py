@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from placebench.errors import Reasons
 from placebench.spec.check import Check, Facts, collect
-from placebench.spec.config import merge
 from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean, nearest
+from placebench.spec.nested import merge
 from placebench.spec.shapes import PRESETS
 from placebench.spec.value_errors import what_must_be, with_place
 from placebench.spec.workload import EACH_ALONE, SECTIONS, SMALL_MODEL, Batch, Workload, keys_below, workload_keys

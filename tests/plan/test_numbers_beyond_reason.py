@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from placebench.cli import main
-from placebench.spec.config import flatten
+from placebench.spec.nested import flatten
 from placebench.spec.workload import Workload
 
 NUMERIC = [key for key, value in flatten(Workload().model_dump()).items() if type(value) in (int, float)]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from placebench.errors import UsageError
 from placebench.plan.request import build_request
 from placebench.spec.check import Facts
-from placebench.spec.config import find_line, load_yaml, merge, parse_settings
+from placebench.spec.config import find_line, load_yaml, parse_settings
+from placebench.spec.nested import merge
 from placebench.spec.workload import Workload, workload_keys
 from placebench.spec.workload_reading import REAL_MODEL, build_workload, read_workload
 

@@ -13,7 +13,7 @@ from placebench.compare.read.host_facts import host_facts
 from placebench.compare.side import Background, LaunchSource
 from placebench.logs.head import Facts
 from placebench.logs.timing import Kind, Timings
-from placebench.spec.config import flatten
+from placebench.spec.nested import flatten
 from placebench.spec.phases import STEP, UNATTRIBUTED, phase_order
 
 # Run keys of a workload that say how much was measured, not what.

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pandas as pd
 
-from placebench.logs.registry import DIALECTS, UNKNOWN_DIALECT
 from placebench.logs.timing import Kind, timings_of
 from placebench.record.job_record import LogRecord
 from placebench.spec.phases import STEP
@@ -26,6 +25,8 @@ def logged_phases(steps: pd.DataFrame, record: LogRecord) -> pd.DataFrame:
     Returns:
         Indexed by step, one column a phase, `unattributed` among them where phases do not overlap.
     """
+    from placebench.logs.registry import DIALECTS, UNKNOWN_DIALECT  # of no use to runs of the own job
+
     dialect = next((known for known in DIALECTS if known.framework == record.framework), UNKNOWN_DIALECT)
     rules = replace(dialect.timing, phases={**dialect.timing.phases, **record.phases})
     timings = timings_of(steps.apply(pd.to_numeric, errors="coerce"), rules)

@@ -13,8 +13,9 @@ from placebench.plan.plan import Plan
 from placebench.predict.memory.fitting import MEMORY_KEYS
 from placebench.record.folder import RunFolder
 from placebench.spec.bound import bind
-from placebench.spec.config import merge, nest, parse_settings
+from placebench.spec.config import parse_settings
 from placebench.spec.devices import Device
+from placebench.spec.nested import merge, nest
 from placebench.spec.placement_checks import impossible_placements
 from placebench.spec.words import parse_placement
 from placebench.spec.workload import workload_keys
