@@ -113,7 +113,7 @@ class AttachedSpans:
         self._steps: list[Window] = []
         self._logged: list[float] = []
         self.counts_steps = False
-        """Whether a trainer says when its steps end and which of them it logs, so that its log need not count them."""
+        """Whether spans say which steps there are: a trainer tells which of them it logs, or none is logged."""
         self._waiting: list[Window] = []
         self._has_begun = self._has_phases = self._has_places = False
         self._bound: list[tuple[int, Device]] = []

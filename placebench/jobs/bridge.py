@@ -20,7 +20,7 @@ from typing import Any
 
 from placebench.errors import JobExit, LaunchError
 from placebench.jobs.end import end_by, end_by_words
-from placebench.jobs.log_steps import Found, StepReader
+from placebench.jobs.log_steps import Found, StepReader, may_lack_log
 from placebench.jobs.nodes import nodes_of
 from placebench.jobs.places import ray_head
 from placebench.record.end_file import EndFile
@@ -141,6 +141,8 @@ class Bridge:
         where = " nor in ".join((self._trial.log.name, *self._job.log_files))
         looked = f"no step of {f'format {self._job.log_format}' if self._job.log_format else 'a known format'}"
         advice = "say where it logs and how under log in a job file"
+        if may_lack_log(self._job):
+            advice += ', or mark each step by span("step")'
         if self._job.until_end:
             advice = "nor have its processes written a span: there is nothing to show"
         return EndFile(kind=JobExit.FAILED, message=f"{ended}: {looked} in {where}; {advice}")

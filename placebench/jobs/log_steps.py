@@ -2,7 +2,7 @@
 
 A row has the log's own metrics, and besides them what a run is measured by: `timing_s/step`, the seconds of the step,
 and `perf/total_num_tokens`, its real tokens. When a step ended is when its line was seen; where the log does not time
-its steps, a step lasts from the line before.
+its steps, a step lasts from the line before. A loop of the user's own that logs none has those that it marks by spans.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attached import AttachedSpans, Window
 from placebench.jobs.nodes import Nodes
 from placebench.logs.follow import GrowingLog
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 _POLL_S = 0.05
 # A step that may have more lines to come is whole when none has come for so long.
 _SETTLED_S = 1.0
-# Steps that are printed and not in the files where they were looked for are taken after so long.
+# Steps that are printed and not in the files where they were looked for are taken after so long, and so are spans of
+# steps of which no log says anything.
 _PATIENCE_S = 5.0
 
 
@@ -78,6 +80,11 @@ class Found:
     """Rows of `ray.jsonl`."""
 
 
+def may_lack_log(job: JobLaunch) -> bool:
+    """Whether steps may be those of spans alone: frameworks log them, and so does what a user has named the log of."""
+    return job.attach and job.framework == COMMAND.name and not (job.log_files or job.log_format)
+
+
 class StepReader:
     """Reads the steps of a launch; to be left when nobody writes any longer.
 
@@ -96,6 +103,7 @@ class StepReader:
         self._attached = AttachedSpans(trial.attached, asked.run_placement, asked.devices, job.timers, nodes)
         self._sources: dict[Path, _Source] = {}
         self._chosen: _Source | None = None
+        self._may_lack_log = may_lack_log(job)
         self._written = 0
         self._open = contextlib.ExitStack()
 
@@ -117,7 +125,7 @@ class StepReader:
         with self._lock:
             for source in self._sources.values():
                 _look(source, now)
-            self._chosen = self._chosen or self._choose(now, ends=False)
+            self._choose_source(now, ends=False)
             whole = len(self._chosen.seen) - (not self._is_settled(self._chosen, now)) if self._chosen else 0
             return self._found(self._known_by_now(whole, now))
 
@@ -132,8 +140,8 @@ class StepReader:
         for source in self._sources.values():
             source.growing.finish()
             _look(source, time.monotonic())
-        self._chosen = self._chosen or self._choose(time.monotonic(), ends=True)
-        if self._chosen or not self._job.until_end:
+        self._choose_source(time.monotonic(), ends=True)
+        if self._chosen or self._attached.counts_steps or not self._job.until_end:
             found = self._found(self._lines(len(self._chosen.seen) if self._chosen else 0, self._attached.steps), True)
         else:
             found = self._of_spans(self._attached.all_time())
@@ -153,6 +161,14 @@ class StepReader:
                     path, self._lock, log_format=self._job.log_format if is_told else None, poll_s=_POLL_S
                 )
                 self._sources[path] = _Source(self._open.enter_context(growing))
+
+    def _choose_source(self, now: float, *, ends: bool) -> None:
+        """Settle what says which steps there are, unless that is known: a log, or the spans where there is none."""
+        if self._chosen or (self._may_lack_log and self._attached.counts_steps):
+            return
+        self._chosen = self._choose(now, ends=ends)
+        if self._chosen is None and self._may_lack_log and (first := self._attached.step(1)):
+            self._attached.counts_steps = ends or now - first.end > _PATIENCE_S
 
     def _choose(self, now: float, *, ends: bool) -> _Source | None:
         """The log that steps are taken from: a file that was named, or what the job prints if that says more."""

@@ -18,7 +18,7 @@ from fake_jobs import PLAIN, TRL, VERL, VERL_WITH_SPANS, prepare, read_end, writ
 
 from placebench.errors import JobExit
 from placebench.host.network import free_port
-from placebench.jobs import bridge
+from placebench.jobs import bridge, log_steps
 from placebench.jobs.places import ray_head
 from placebench.record.folder import Trial, read_jsonl
 from placebench.record.job_record import Companion, LogRecord
@@ -159,7 +159,7 @@ def test_what_is_printed_counts_where_the_named_file_does_not_come(tmp_path: Pat
         ("import os; os.kill(os.getpid(), 9)", "failed", "the command ended with SIGKILL after 0 of 3 steps"),
         ("print('torch.OutOfMemoryError: CUDA out of memory'); raise SystemExit(1)", "oom", "OutOfMemoryError: CUDA"),
         ("print('step:1 - timing_s/step:1.0')", "failed", "ended with exit code 0 after 1 of 3 steps"),
-        ("print('hello')", "failed", "no step of a known format in train.log; say where it logs"),
+        ("print('hello')", "failed", "no step of a known format in train.log; say where"),
         ("print('step:1 - timing_s/gen:1.0\\n' * 2, end='')", "failed", "after 1 of 3 steps"),
     ],
 )
@@ -282,6 +282,38 @@ for step in range(1, 4):
     assert sorted(found) == sorted(
         [("step", "controller"), *((phase, where) for phase in ("gen", "update_actor") for where in both)]
     )
+
+
+OWN_LOOP = """
+import sys, time
+from placebench_attach import span
+for step in range(int(sys.argv[1])):
+    with span("step"), span("update_actor"):
+        time.sleep(0.02)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_steps_that_a_loop_marks_count_where_it_logs_none(tmp_path: Path) -> None:
+    done = prepare(tmp_path, *python(tmp_path, OWN_LOOP, "5", "0"), steps=4, devices=1)
+    assert bridge.main(str(done.path)) == JobExit.DONE
+    assert [row["timing_s/step"] for row in rows(done)] == pytest.approx([0.02] * 4, rel=0.5)
+    phases = [(span["step"], span["phase"]) for span in read_jsonl(done.spans) if span["device"] == "controller"]
+    assert sorted(phases) == sorted((step, name) for step in (1, 2, 3, 4) for name in ("step", "update_actor"))
+    assert LogRecord.read(done).format == "spans"
+    short = prepare(tmp_path / "short", *python(tmp_path / "short", OWN_LOOP, "2", "0"), devices=1)
+    assert bridge.main(str(short.path)) == JobExit.FAILED
+    assert read_end(short)["message"] == "the command ended with exit code 0 after 2 of 3 steps"
+
+
+def test_a_loop_that_logs_no_steps_and_trains_on_is_ended_after_those_that_it_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_steps, "_PATIENCE_S", 0.2)
+    trial = prepare(tmp_path, *python(tmp_path, OWN_LOOP, "4", "300"), devices=1)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert len(rows(trial)) == 3
+    assert is_gone(tmp_path)
 
 
 HEAD = """#!{python}
