@@ -11,18 +11,13 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
     """What the numbers are, one line each."""
     if summary.kind == "comparison":
         return _comparison_notes(summary)
-    effect = threshold(summary.method.min_effect)
     measured = {found.key for placement in summary.placements for found in placement.quantities}
     lines = (
-        f"Steps: {summary.method.steps}; the warm-up of each launch is left out: its first"
-        f" {plural(summary.method.warmup_steps, 'step')}, and those up to a change in its step times."
-        " Values are means over launches.",
+        f"Steps: {summary.method.steps}; the warm-up of each launch is left out: {_warm_up(summary)} up to a change in"
+        " its step times. Values are means over launches.",
         *([f"Steps a launch: {summary.method.chosen_steps}."] if summary.method.chosen_steps else ()),
         *_about_start(summary),
-        _about_ratios(summary),
-        f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
-        f" within {effect}, else undecided; of phases and other details, at a false discovery rate of 5 % together"
-        f"{_about_headlines(summary)}.",
+        *([_about_ratios(summary), _about_verdicts(summary)] if len(summary.placements) > 1 else ()),
         *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
         *_about_gains(summary),
         *_about_scaling(summary),
@@ -36,6 +31,11 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
     return (*lines, f"Open {trace} at https://ui.perfetto.dev to see every phase of every launch.") if trace else lines
 
 
+def _warm_up(summary: Summary) -> str:
+    given = summary.method.warmup_steps
+    return f"its first {plural(given, 'step')}, and those" if given else "its steps"
+
+
 def _about_start(summary: Summary) -> Iterator[str]:
     if summary.method.steps_before:
         yield f"Every launch went on from a checkpoint: its first step is number {summary.method.steps_before + 1}."
@@ -44,6 +44,15 @@ def _about_start(summary: Summary) -> Iterator[str]:
 def _about_ratios(summary: Summary) -> str:
     method = summary.method
     return f"Ratio: over {summary.placements[0].name}. Its {method.confidence:.0%} interval: {method.interval}."
+
+
+def _about_verdicts(summary: Summary) -> str:
+    effect = threshold(summary.method.min_effect)
+    return (
+        f"Verdict: faster, slower, higher or lower when the whole interval lies beyond {effect}, same when it lies"
+        f" within {effect}, else undecided; of phases and other details, at a false discovery rate of 5 % together"
+        f"{_about_headlines(summary)}."
+    )
 
 
 def _about_headlines(summary: Summary) -> str:

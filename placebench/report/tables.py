@@ -15,6 +15,7 @@ from placebench.report.placement_schema import (
     SampledSummary,
 )
 from placebench.report.schema import FactSummary, Summary
+from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.devices import index_ranges, label_ranges
 from placebench.spec.nested import flatten
 from placebench.spec.text import MISSING, Scale, plural, quantity, row, scale_of
@@ -331,6 +332,8 @@ def environment_grid(summary: Summary) -> Grid:
         facts["git commit"] = f"{summary.git.get('commit')}{' with changes' if summary.git.get('dirty') else ''}"
     facts |= {f"workload {key}": _fact(value) for key, value in flatten(summary.workload).items()}
     for key, value in flatten(summary.job).items():
+        if key == "steps" and value == MOST_STEPS:  # whose end is that of the command
+            continue
         is_command = key in ("command", "before", "after") and isinstance(value, list)
         facts["job" if key == "job" else f"job {key}"] = shlex.join(value) if is_command else _fact(value)
     return Grid("Host, software and workload", ("", "value"), tuple((key, fact) for key, fact in facts.items() if fact))

@@ -82,6 +82,11 @@ def test_a_loop_without_steps_is_shown_as_one() -> None:
         ("rollout", "cpu:0"),
     ]
     assert json.loads((run_folder() / "run.json").read_text())["steps"] == 1
+    # Nothing of what it has not: steps that were asked for, a warm-up, a second placement.
+    report = (run_folder() / "report.md").read_text()
+    assert "job steps" not in report
+    assert "is left out: its steps up to a change" in report
+    assert not [line for line in report.splitlines() if line.startswith(("- Ratio:", "- Verdict:"))]
 
 
 def test_a_command_that_fails_has_its_report_and_exit_code() -> None:
