@@ -33,7 +33,8 @@ def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:
 
 def _warm_up(summary: Summary) -> str:
     given = summary.method.warmup_steps
-    return f"its first {plural(given, 'step')}, and those" if given else "its steps"
+    first = "step" if given == 1 else f"{given:,} steps"
+    return f"its first {first}, and those" if given else "its steps"
 
 
 def _about_start(summary: Summary) -> Iterator[str]:
