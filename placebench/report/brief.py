@@ -130,7 +130,8 @@ class _Screen:
             return whole
         for ends, least in ((_CLAUSE, most - 1), (_PHRASE, 0)):
             for end in reversed([found.start() for found in ends.finditer(text, least_end)]):
-                part = _indented(f"{text[:end].rstrip('.;:,')} …", indent)
+                kept = text[:end].rstrip(".;:,")
+                part = _indented(f"{kept} …{')' * (kept.count('(') - kept.count(')'))}", indent)
                 if least <= self._height([part]) <= most:
                     return part
         return whole

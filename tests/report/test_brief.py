@@ -84,6 +84,17 @@ def test_a_reason_is_not_cut_before_its_first_figure(lines: int) -> None:
     assert text.count("Measured") == text.count("Measured, but as uncertain as the verdict: split overlaps 0.6 s of")
 
 
+def test_a_reason_that_is_cut_within_brackets_closes_them() -> None:
+    summary = read_summary(REFERENCE / "4x-h200" / "placements")
+    reason = f"Measured: split overlaps 0.6 s of work (values 0.2 s and {'very ' * 40}long)."
+    sides = tuple(one.model_copy(update={"reasons": (reason,)}) for one in summary.placements[:2])
+    console = Console(file=io.StringIO(), width=80)
+    summary = summary.model_copy(update={"warnings": ("odd",) * 11, "facts": (), "placements": sides})
+    print_brief(summary, console, "5 launches.", ["report.html"] * 3)
+    assert isinstance(console.file, io.StringIO)
+    assert "(values 0.2 s …)" in " ".join(console.file.getvalue().split())
+
+
 def test_nothing_measured_is_said_so(tmp_path: Path) -> None:
     statuses = {(1, "standard"): Status.RUNNING, (1, "split"): Status.PLANNED}
     text = printed(SyntheticRun(rounds=1, statuses=statuses).write(tmp_path / "run"), verbose=False)
