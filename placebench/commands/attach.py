@@ -73,14 +73,20 @@ def attach(job: str, steps: int | None, warmup_steps: int, command: tuple[str, .
 
     It ends when the command does. Ctrl-C ends the command; the report then covers what there was.
     """
+    from placebench.jobs.spec import literal
     from placebench.plan.plan import default_name, make_plan
     from placebench.plan.request import RunRequest
     from placebench.record.end_file import EndFile
 
     if not command:
         raise UsageError("there is no command: write it behind --")
-    keys = {"job": job, "command": list(command), "until_end": True, "quiet": False, "placements": {_PLACEMENT: {}}}
-    keys |= {"each_node": False}  # it calls srun itself
+    keys: dict[str, Any] = {"job": job, "command": [literal(word) for word in command]}
+    keys |= {
+        "placements": {_PLACEMENT: {}},
+        "until_end": True,
+        "quiet": False,
+        "each_node": False,
+    }  # it calls srun itself
     keys |= {"steps": steps or MOST_STEPS, "warmup_steps": warmup_steps}
     wrong = given.pop(WRONG_OPTIONS, {})
     request = RunRequest(

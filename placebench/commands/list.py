@@ -22,7 +22,7 @@ Examples:
 def list_command(folder: Path, as_json: bool) -> None:
     """List the runs of a folder, newest first, with their status and verdicts.
 
-    FOLDER is runs/ unless given. The first column names a run for every other command.
+    FOLDER is runs/ unless given. What a run is called there, every other command takes for it.
     """
     from placebench.report.listing import list_runs, print_runs
 

@@ -198,7 +198,9 @@ class AttachedSpans:
         self._has_begun = True
         if final and self._has_phases and not self._has_places:
             devices = plural(len(self._devices), "device")
-            self.notes[f"processes do not say on which of the {devices} they work, so that phases are left out"] = None
+            remedy = "; with --devices cpu:1 they are of that one" if self._devices[0].kind == "cpu" else ""
+            said = f"processes do not say on which of the {devices} they work, so that phases are left out{remedy}"
+            self.notes[said] = None
         kept = ((step, seen_whole(self._completed(pieces))) for step, pieces in found.items())
         return [self._row(step, piece) for step, pieces in kept for piece in pieces]
 

@@ -1,10 +1,13 @@
 """Command lines of a launch: put together of the user's words and the adapter's, and as lines to copy."""
 
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from placebench.jobs.adapter import Settings
 from placebench.record.job_record import JobLaunch
+
+_ARGS = re.compile(r"(?<!\{)\{args\}(?!\})")
 
 
 def with_launcher_args(command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
@@ -22,8 +25,8 @@ def with_args(command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
     """A command with arguments where it says `{args}`, else at its end."""
     words: list[str] = []
     for word in command:
-        words += args if word == "{args}" else [word.replace("{args}", shlex.join(args))]
-    return tuple(words) if any("{args}" in word for word in command) else (*words, *args)
+        words += args if word == "{args}" else [_ARGS.sub(lambda _: shlex.join(args), word)]
+    return tuple(words) if any(map(_ARGS.search, command)) else (*words, *args)
 
 
 def lines_of(settings: Settings) -> tuple[str, ...]:
@@ -36,9 +39,16 @@ def lines_of(settings: Settings) -> tuple[str, ...]:
     return (*lines, *arguments) or ("nothing: the command as it is",)
 
 
-def shell_lines(launch: JobLaunch) -> tuple[str, ...]:
-    """What a launch starts, as lines to paste into a shell: first what runs beside its command."""
+def shell_lines(launch: JobLaunch, cores: Collection[int] = ()) -> tuple[str, ...]:
+    """What a launch starts, as lines to paste into a shell: first what runs beside its command.
+
+    Args:
+        launch: the launch.
+        cores: of its CPU devices, to which it is held; none on GPUs.
+    """
     folder = f"cd {shlex.quote(launch.cwd)} &&"
+    if cores:
+        folder += f" taskset -c {','.join(map(str, sorted(cores)))}"
     started = [*((one.env, one.command) for one in launch.companions), ({}, launch.command)]
     lines = []
     for number, (env, command) in enumerate(started, start=1):

@@ -61,6 +61,11 @@ def fill(text: str, names: Mapping[str, str]) -> str:
     return _NAME.sub(value, text)
 
 
+def literal(text: str) -> str:
+    """A text of which `fill` makes just this one, whatever stands in its braces."""
+    return _NAME.sub(lambda match: f"{{{match[0]}}}", text)
+
+
 def _texts_are_known(texts: Iterable[str]) -> None:
     for text in texts:
         for match in _NAME.finditer(text):

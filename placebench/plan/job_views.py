@@ -37,7 +37,8 @@ def job_lines(plan: Plan, job: Job) -> Iterator[tuple[str, str]]:
         for what, words in (("before", launch.before), ("after", launch.after)):
             if words:
                 yield what, " ".join(words)
-        for line in shell_lines(launch):
+        cores = {core for members in bound.members.values() for one in members for core in one.cores}
+        for line in shell_lines(launch, cores):
             yield "command", f"\n{line}"
 
 

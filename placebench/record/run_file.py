@@ -75,6 +75,8 @@ class LaunchRecord(Record):
     """Its folder, relative to the run's."""
     status: Status
     wall: LaunchWall
+    other_runs: Annotated[int, Field(ge=0)] = 0
+    """Other runs of the user's that were seen on this host when it started or ended; early versions did not look."""
 
 
 class RunWall(Record):

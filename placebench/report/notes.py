@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from placebench.compare.metrics import placement_metrics
 from placebench.report.schema import Summary
-from placebench.spec.text import listing, plural, threshold
+from placebench.spec.text import listing, threshold
 
 
 def notes(summary: Summary, trace: str | None) -> tuple[str, ...]:

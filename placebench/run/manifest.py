@@ -57,14 +57,17 @@ class Manifest:
         """Record the rounds of a plan, which may have become more, and the steps that were chosen for them."""
         self._write(Status.RUNNING, rounds=plan.rounds, order=plan.order, auto=plan.auto)
 
-    def add(self, launch: PlannedLaunch, trial: Trial, status: Status, wall: LaunchWall) -> None:
-        """Record how a launch went, in place of an earlier try."""
+    def add(
+        self, launch: PlannedLaunch, trial: Trial, status: Status, wall: LaunchWall, *, other_runs: int = 0
+    ) -> None:
+        """Record how a launch went and how many other runs went on beside it, in place of an earlier try."""
         entry = LaunchRecord(
             round=launch.round,
             placement=launch.placement.name,
             trial=f"trials/{trial.path.name}",
             status=status,
             wall=wall,
+            other_runs=other_runs,
         )
         launches = (*self._record.launches_but(entry.round, entry.placement), entry)
         self._write(Status.RUNNING, launches=launches, **self._steps_of(trial))

@@ -100,13 +100,10 @@ def execute(
     """
     path = plan.folder.path
     with StopSignals() as signals, display, _lost_files_are_an_error(path):
-        others = live_runs()
         _make_folder(plan)
         lock = nullcontext() if plan.resumed else lock_run(plan.folder)
         with lock as no_locks, own_run(path) as record, guarded(record):
             display.note(f"this run is {path}")
-            for other in others:
-                display.note(f"another run goes on here ({other}): each slows the other down")
             for note in (*plan.notes, *filter(None, [no_locks])):
                 display.note(note)
             asked = Asked(signals, plan.time_limit_s, display)
@@ -133,6 +130,8 @@ class _Run:
         self._plan, self._manifest, self._launcher, self._display = plan, manifest, launcher, display
         self._width, self._so_far, self._best_steps = width, so_far, best_steps
         self._expected_rounds = plan.rounds
+        self._own_path = plan.folder.path.resolve()  # as the record of live runs has it
+        self._named: set[Path] = set()
         self._finished: dict[str, list[LaunchWall]] = {}
         self._done = len(plan.done)
         self._failures: list[tuple[Path, str]] = []
@@ -227,14 +226,24 @@ class _Run:
             self._display.update(state, time_left(self._finished, name, state, steps, remaining))
 
         trial = fresh_trial(plan.folder, launch.round, name)
+        others = self._other_runs()
         with _interrupted_by_errors(trial):
             result = self._launcher.run(launch, self._next_round(launch, index, launches), trial, show)
-        self._manifest.add(launch, trial, result.status, result.wall)
+        others |= self._other_runs()
+        self._manifest.add(launch, trial, result.status, result.wall, other_runs=len(others))
         self._display.end(result.status, result.wall.total_s, result.reason or self._measured(name))
         for note in result.notes:
             self._display.note(note)
         self._keep(result, name, trial.path)
         return result
+
+    def _other_runs(self) -> set[Path]:
+        """Folders of the other runs that go on now; the display names each of them once."""
+        found = set(live_runs()) - {self._own_path}
+        for other in sorted(found - self._named):
+            self._display.note(f"another run goes on here ({other}): each slows the other down")
+        self._named |= found
+        return found
 
     def _next_round(self, launch: PlannedLaunch, index: int, launches: Sequence[PlannedLaunch]) -> int | None:
         """The round of the launch after one; with `--rounds auto`, that of one that may be added."""

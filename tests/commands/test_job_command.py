@@ -201,6 +201,7 @@ def test_a_dry_run_prints_what_each_placement_would_start_to_copy() -> None:
     assert not Path("runs").exists()
     first, second = (line for line in result.stdout.splitlines() if line.startswith("cd "))
     assert "'data.path=a b' ++trainer.n_gpus_per_node=2" in first
+    assert " && taskset -c " in first  # the cores of the CPU devices
     assert "PLACEBENCH_PLACEMENT" not in first
     assert "PLACEBENCH_PLACEMENT='{" in second
     folder = Path(next(word.split("=")[1] for word in shlex.split(first) if word.startswith("VERL_FILE_LOGGER_PATH=")))

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from told_settings import job, launch, reasons, settings
 
 from placebench.errors import Reasons, UsageError
-from placebench.jobs.command_lines import shell_lines
+from placebench.jobs.command_lines import shell_lines, with_args
 from placebench.jobs.registry import ADAPTERS
 from placebench.jobs.scripts import Given, missing_script
-from placebench.jobs.spec import NAMES, fill
+from placebench.jobs.spec import NAMES, fill, literal
 from placebench.spec.devices import Kind
 
 PPO = "python -m verl.trainer.main_ppo"
@@ -229,6 +229,15 @@ def test_a_ray_is_started_where_its_address_is_asked_for() -> None:
     assert found.command[-1] == "127.0.0.1:6379"
     there = launch(job("command", "run {ray_address}", ray="head:6379"), "standard", 1)
     assert (there.command[-1], there.env["RAY_ADDRESS"], there.ray_head) == ("head:6379", "head:6379", None)
+
+
+@given(st.text("{}$ax_1", max_size=12))
+@example("{args}")
+@example("${x}")
+@example("{{x}}")
+def test_a_command_that_is_to_stay_as_it_is_is_filled_with_nothing(text: str) -> None:
+    assert fill(literal(text), {"x": "1", "a": "2"} | dict.fromkeys(NAMES, "3")) == text
+    assert with_args([literal(text)], ["more"])[0] == literal(text)
 
 
 @settings_of_hypothesis(max_examples=30)

@@ -5,6 +5,7 @@ import pty
 import re
 import signal
 import tempfile
+from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
 from typing import NoReturn
@@ -15,12 +16,17 @@ from click.testing import CliRunner
 from launching import Screen, assert_nothing_left, drive, job, pass_time, plan, run, running, statuses, wait_for
 
 from placebench.cli import main
+from placebench.compare.comparison import compare_run
+from placebench.compare.measure.precision import headline_width
 from placebench.errors import InterruptedRunError, PlacebenchError, TimeLimitError, UsageError
 from placebench.host import guardian
+from placebench.host.ownership import own_run
 from placebench.plan.request import RunRequest
 from placebench.plan.resume import resume_plan
 from placebench.record import folder as runfolder
 from placebench.record.folder import RunFolder, Status, read_jsonl
+from placebench.record.run_file import read_run_file
+from placebench.report.summary import summarize
 from placebench.run.display import PlainDisplay
 from placebench.run.runner import execute
 
@@ -349,8 +355,25 @@ def test_runs_beside_each_other_are_named_and_left_alone(tmp_path: Path, temp: P
         wait_for(lambda: list(tmp_path.glob("a/*/trials/01-standard/progress.json")))
         result, said = run(plan(tmp_path / "b"), "steps()")
         assert result.done == 2
-        assert "another run goes on here" in said
+        assert said.count("another run goes on here") == 1
+        assert [launch.other_runs for launch in read_run_file(RunFolder(result.folder)).launches] == [1, 1]
         assert other.poll() is None
         other.send_signal(signal.SIGTERM)
         other.communicate(timeout=60)
     assert_nothing_left(temp)
+
+
+def test_another_run_is_kept_with_the_launches_that_it_went_on_beside(tmp_path: Path, temp: Path) -> None:
+    with ExitStack() as other:
+        starts = iter([lambda: other.enter_context(own_run(tmp_path / "other")), other.close])
+
+        def after_a_launch(*_: object) -> None:
+            next(starts, lambda: None)()
+
+        said = StringIO()
+        a_plan, display = plan(tmp_path / "runs", rounds=2), PlainDisplay(said, pause_s=0)
+        result = execute(a_plan, ["run"], display, headline_width, job("steps()"), after_a_launch)
+    assert said.getvalue().count(f"another run goes on here ({tmp_path / 'other'}): each slows the other down") == 1
+    assert [launch.other_runs for launch in read_run_file(RunFolder(result.folder)).launches] == [0, 1, 0, 0]
+    told = "Another run of placebench went on beside split in round 1: each slows the other down."
+    assert told in summarize(compare_run(result.folder)).warnings

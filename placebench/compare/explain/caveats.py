@@ -53,6 +53,7 @@ def _of_run(comparison: Comparison, run: Run) -> Iterator[str]:
         yield f"no launch has come to its steps, for none was started; if the run is over, go on with {resume}"
     yield from (line for launch in launches for line in _not_finite(launch))
     yield from _few_launches(comparison)
+    yield from _beside_other_runs(run, launches)
     yield from (line for other in others for line in _pairing(first, other))
     advice = "" if run.record.job else ADVICE
     yield from (line for other in others for line in _weak_scaling(first, other) or _unequal_work(first, other, advice))
@@ -102,12 +103,24 @@ def _missing(launch: Launch) -> str:
 
 def _not_started(launches: Sequence[Launch]) -> Iterator[str]:
     """All of them in one line: there may be hundreds."""
+    if launches:
+        yield f"not started: {_by_rounds(launches)}"
+
+
+def _by_rounds(launches: Sequence[Launch]) -> str:
+    """Launches by the rounds of each placement: `standard in rounds 1-3, split in round 1`."""
     rounds: dict[str, list[int]] = {}
     for launch in launches:
         rounds.setdefault(launch.placement, []).append(launch.round)
-    if rounds:
-        texts = (f"{name} in {'round' if len(of) == 1 else 'rounds'} {index_ranges(of)}" for name, of in rounds.items())
-        yield f"not started: {', '.join(texts)}"
+    texts = (f"{name} in {'round' if len(of) == 1 else 'rounds'} {index_ranges(of)}" for name, of in rounds.items())
+    return ", ".join(texts)
+
+
+def _beside_other_runs(run: Run, launches: Sequence[Launch]) -> Iterator[str]:
+    """In which launches another run took time from this one, which need not be all of them alike."""
+    if shared := [launch for launch in launches if run.other_runs(launch)]:
+        which = "every launch" if len(shared) == len(launches) else _by_rounds(shared)
+        yield f"Another run of placebench went on beside {which}: each slows the other down."
 
 
 def _not_finite(launch: Launch) -> Iterator[str]:

@@ -22,7 +22,7 @@ from placebench.record.launch_lines import (
     ProcessesLine,
     SampleLine,
 )
-from placebench.record.run_file import LaunchWall, RunFile
+from placebench.record.run_file import LaunchRecord, LaunchWall, RunFile
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, device_labels
 from placebench.spec.phases import STEP
@@ -276,8 +276,17 @@ class Run:
 
     def wall(self, launch: Launch) -> LaunchWall | None:
         """Where the wall time of a launch went; None where none is on record."""
+        found = self._recorded(launch)
+        return found.wall if found else None
+
+    def other_runs(self, launch: Launch) -> int:
+        """How many other runs were seen to go on beside a launch."""
+        found = self._recorded(launch)
+        return found.other_runs if found else 0
+
+    def _recorded(self, launch: Launch) -> LaunchRecord | None:
         key = (launch.round, launch.placement)
-        return next((one.wall for one in self.record.launches if (one.round, one.placement) == key), None)
+        return next((one for one in self.record.launches if (one.round, one.placement) == key), None)
 
     def done(self, placement: str) -> tuple[Launch, ...]:
         """The finished launches of a placement, by round: the ones in the numbers."""
