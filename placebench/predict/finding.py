@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from placebench.predict.interval import ClassError, class_error, ratio_interval
+from placebench.predict.interval import ratio_interval
 from placebench.predict.layouts import SearchSpace, space_of
-from placebench.predict.prediction import Predictions, class_of, predict
+from placebench.predict.prediction import Predictions, predict
 from placebench.predict.search import SearchResult, search
 from placebench.predict.step import StepModel
 from placebench.spec.placement import Placement, Scaling
@@ -73,7 +73,7 @@ def find_placements(
         fastest = search(model, space, now=now).best if stalenesses else None
         if fastest is None:
             continue
-        tie = _tie(_error(model, fastest.placement, elsewhere=elsewhere))
+        tie = _tie(model, fastest.placement, elsewhere=elsewhere)
         result = search(model, space, tie=tie, now=now, per_layout=1)
         shown = list(result.ties[:most])
         if fastest.placement not in [one.placement for one in shown]:
@@ -92,14 +92,10 @@ def find_placements(
     return FoundPlacements(now, tuple(groups), files)
 
 
-def _error(model: StepModel, placement: Placement, *, elsewhere: bool) -> ClassError:
-    is_host_bound = model.step(placement).is_host_bound
-    return class_error(class_of(model, placement, elsewhere=elsewhere), is_host_bound=is_host_bound)
-
-
-def _tie(error: ClassError) -> float:
+def _tie(model: StepModel, fastest: Placement, *, elsewhere: bool) -> float:
     """How much longer than the fastest a step may be without being told from it."""
-    interval = ratio_interval(1.0, error)
+    (one,) = predict(model, [fastest], elsewhere=elsewhere).placements
+    interval = ratio_interval(1.0, one.error, one.noise, one.noise)
     return interval.high - 1 if interval else _SHOWN_WITHOUT_CASES
 
 

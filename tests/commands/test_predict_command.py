@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from math import log
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,27 @@ def test_the_newest_run_tells_of_its_placements_and_others() -> None:
     assert blocking.waits_s["critic_pool"] > split.waits_s["critic_pool"]
     assert split.memory_bytes.keys() == {"actor_pool", "critic_pool"}
     assert any("no kernels were traced" in note for note in content.notes)
+
+
+def test_a_run_whose_launches_differ_by_more_than_its_placements_tells_no_faster_one() -> None:
+    paces = {(1, "standard"): 1.3, (2, "standard"): 0.7, (1, "split"): 0.8, (2, "split"): 1.4}
+    folder = Path("runs/20260101T000000Z-a")
+    SyntheticRun(rounds=2, workload=WORKLOAD, pace=lambda *launch: paces[launch]).write(folder)
+    standard, split = predicted("--from", folder, "--placements", "standard,split", "--out", "c.json").placements
+    assert split.step_s / standard.step_s > 1.4
+    assert split.is_tied
+    assert (split.ratio_low or 0) < 1
+    # Pooled over both placements, with one degree of freedom each.
+    sd = ((log(1.3 / 0.7) ** 2 + log(1.4 / 0.8) ** 2) / 4) ** 0.5
+    assert log((split.ratio_high or 0) / split.ratio) == pytest.approx(2.92 * sd, rel=1e-3)
+    result = CliRunner().invoke(main, ["search", "--from", str(folder)])
+    assert "split" in [line.split(" ")[0] for line in result.output.splitlines()]
+    # A file that says of no launch how far it was off its placement's mean is read, and its noise is the usual.
+    content = read_calibration(Path("c.json"))
+    cases = tuple(case.model_copy(update={"launch_sd": None}) for case in content.cases)
+    content.model_copy(update={"cases": cases}).write(Path("c.json"))
+    _, split = predicted("--from", "c.json", "--placements", "standard,split").placements
+    assert not split.is_tied
 
 
 def test_a_shared_run_of_gpus_tells_of_other_sizes_models_and_nodes() -> None:
