@@ -1,5 +1,6 @@
 """What placements would take that nobody ran, from what was measured."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,13 +65,15 @@ def predict(
         raise UsageError(f"--out {out}: {len(asked.calibrations)} calibrations are named with --from: name one")
     placements = _placements(words, asked)
     with explain_lookups(asked.devices[0].name):
-        found = predict_steps(asked.steps, placements, elsewhere=asked.elsewhere, price=given.get("price"))
-    console = open_console()
-    print_predictions(found, asked.notes, console, verbose=verbose)
+        found = predict_steps(
+            asked.steps, [one for _, one in placements], elsewhere=asked.elsewhere, price=given.get("price")
+        )
+    deciding = replace(asked.deciding, spelled={one.name: word for word, one in placements})
+    print_predictions(found, asked.notes, deciding, open_console(), verbose=verbose)
     if json_path is not None:
         sources = [file.source for file in asked.calibrations]
         with writing("--json", json_path):
-            write_predictions(prediction_file(found, sources, asked.notes), json_path)
+            write_predictions(prediction_file(found, sources, asked.notes, deciding), json_path)
     if plot is not None:
         draw_predictions(found, plot)
     if out is not None:
@@ -78,8 +81,8 @@ def predict(
             asked.calibrations[0].write(out)
 
 
-def _placements(words: str | None, asked: AskedPrediction) -> "list[Placement]":
-    """The placements that are asked for, each of which must be possible; else those of the calibration that are."""
+def _placements(words: str | None, asked: AskedPrediction) -> "list[tuple[str, Placement]]":
+    """The placements that are asked for behind their words, each of which must be possible; else the calibration's."""
     from placebench.plan.catalogue import look_up
     from placebench.spec.words import read_placement, split_words
 
@@ -98,7 +101,7 @@ def _placements(words: str | None, asked: AskedPrediction) -> "list[Placement]":
             of_word.add(entry.reasons)
             placement = entry.bound.placement if entry.bound else None
         if placement and not of_word.lines:
-            placements.append(placement)
+            placements.append((word, placement))
         elif words is not None:
             reasons.add(of_word.lines)
     reasons.raise_any()

@@ -13,6 +13,7 @@ from placebench.spec.legible import shown
 if TYPE_CHECKING:
     from placebench.predict.step import StepModel
     from placebench.record.calibration_file import CalibrationFile
+    from placebench.report.deciding import DecidingRun
     from placebench.spec.devices import Device
     from placebench.spec.workload import Workload
 
@@ -77,6 +78,8 @@ class AskedPrediction:
     """Whether the calibration is of another host: a shipped one, or of another host than this, where this is meant."""
     notes: tuple[str, ...]
     """What the reader should know of the calibration, one line each."""
+    deciding: "DecidingRun"
+    """How to run what is predicted."""
 
 
 def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
@@ -85,6 +88,7 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     Raises:
         UsageError: one line for every reason why nothing can be predicted.
     """
+    from placebench.commands.deciding import deciding_run
     from placebench.commands.run_options import read_request
     from placebench.predict.asking import asked_devices, asked_workload, following_mini_batch, known_gpu, step_model
 
@@ -98,7 +102,9 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     notes = _notes(files, devices, is_shipped=is_shipped)
     if (size := following_mini_batch(files, request.workload)) is not None:
         notes.append(f"the mini-batch follows --batch-size: {size}; --mini-batch-size sets another")
-    return AskedPrediction(files, workload, devices, step_model(files, workload, devices), is_shipped, tuple(notes))
+    steps = step_model(files, workload, devices)
+    deciding = deciding_run(workload, devices, files, names_devices=given.get("devices") is not None)
+    return AskedPrediction(files, workload, devices, steps, is_shipped, tuple(notes), deciding)
 
 
 def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[CalibrationFile, ...], bool]":

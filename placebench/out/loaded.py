@@ -28,6 +28,7 @@ from placebench.record.folder import RunFolder
 from placebench.record.run_file import read_run_file
 from placebench.report.calibrations import load_calibration
 from placebench.report.comparison_table import comparison_rows
+from placebench.report.deciding import DecidingRun
 from placebench.report.kept import kept_summary, read_summary
 from placebench.report.placement_schema import QuantitySummary
 from placebench.report.plots import draw_plots
@@ -180,7 +181,7 @@ class LoadedRun:
         rows = [
             one.model_dump(exclude={"phases", "memory_bytes", "waits_s", "gaps_s", "cannot_say", "extrapolated"})
             | {"peak_memory_bytes": max(one.memory_bytes.values(), default=None)}
-            for one in prediction_file(found, (), ()).placements
+            for one in prediction_file(found, (), (), DecidingRun(None)).placements
         ]
         return _with_numbers(pd.DataFrame(rows))
 

@@ -96,6 +96,8 @@ class CalibrationFile(RecordFile):
     """Of torch, vllm, placebench and what else decides over timings."""
     commit: str | None = None
     """Of the source tree of placebench."""
+    command: tuple[str, ...] = ()
+    """The command line of a run of a job of the user's, which alone says how the job is started; else empty."""
     cases: Annotated[tuple[MeasuredCase, ...], Field(min_length=1)]
 
     @property

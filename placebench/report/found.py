@@ -1,7 +1,6 @@
 """What a search for placements found, as users see it: on the terminal, and as a file under a versioned schema."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -9,12 +8,14 @@ from rich.console import Console
 from rich.text import Text
 
 from placebench.predict.finding import FoundGroup, FoundPlacements
+from placebench.report.deciding import DecidingRun
 from placebench.report.predicted import (
     PredictionFile,
     PredictionModel,
     about_choice,
     about_trust,
     prediction_file,
+    print_deciding,
     step_grid,
 )
 from placebench.report.terminal import grid_table
@@ -47,7 +48,9 @@ class SearchFile(PredictionModel):
     groups: tuple[SearchGroup, ...] = Field(description="first without staleness, then with it")
 
 
-def search_file(found: FoundPlacements, sources: Sequence[str], notes: Sequence[str]) -> SearchFile:
+def search_file(
+    found: FoundPlacements, sources: Sequence[str], notes: Sequence[str], deciding: DecidingRun
+) -> SearchFile:
     """Put what was found into the form of the file."""
     return SearchFile(
         now=found.now.name if found.now else None,
@@ -60,21 +63,21 @@ def search_file(found: FoundPlacements, sources: Sequence[str], notes: Sequence[
                 ),
                 more_layouts=group.more,
                 walked=group.result.walked,
-                predictions=prediction_file(group.predictions, sources, notes),
+                predictions=prediction_file(group.predictions, sources, notes, deciding),
             )
             for group in found.groups
         ),
     )
 
 
-def print_found(found: FoundPlacements, notes: Sequence[str], console: Console, *, folder: Path | None) -> None:
+def print_found(found: FoundPlacements, notes: Sequence[str], deciding: DecidingRun, console: Console) -> None:
     """Print the table of each group, and how far it is to be trusted.
 
     Args:
         found: what was found.
         notes: what the reader should know of the calibration.
+        deciding: how a placement that was found is run, with the files of those that no word says.
         console: takes the text.
-        folder: where the files of placements lie that no word says; None where none were written.
     """
     for group in found.groups:
         if group.staleness:
@@ -85,7 +88,8 @@ def print_found(found: FoundPlacements, notes: Sequence[str], console: Console, 
         console.print()
         for line in (*_about_ties(group), *about_trust(group.predictions), *about_choice(group.predictions)):
             console.print(Text(line))
-    for line in (*_about_files(found, folder), *(f"Note: {note}." for note in notes)):
+        print_deciding(group.predictions, deciding, console)
+    for line in (*_about_files(found, deciding), *(f"Note: {note}." for note in notes)):
         console.print(Text(line), style="dim")
 
 
@@ -118,10 +122,10 @@ def _about_ties(group: FoundGroup) -> Iterator[str]:
         yield f"{plural(group.more, 'more layout')} cannot be told from the fastest either; --most shows them."
 
 
-def _about_files(found: FoundPlacements, folder: Path | None) -> Iterator[str]:
+def _about_files(found: FoundPlacements, deciding: DecidingRun) -> Iterator[str]:
     if not found.files:
         return
-    if folder is None:
+    if deciding.is_unwritten:
         yield f"Note: no word says {few(found.files, ', ')}; --write DIR writes the files for --placements."
     else:
-        yield f"Note: written for --placements: {few((str(folder / name) for name in found.files), ', ')}."
+        yield f"Note: written for --placements: {few((deciding.spelled[name] for name in found.files), ', ')}."

@@ -1,5 +1,6 @@
 """Predictions as users see them: on the terminal, and as a file for programs under a versioned schema."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from pathlib import Path
@@ -14,6 +15,7 @@ from placebench.predict.interval import LEAST_CASES, LEVEL, PredictionClass
 from placebench.predict.phases import Basis
 from placebench.predict.prediction import Prediction, Predictions
 from placebench.record.folder import write_output
+from placebench.report.deciding import DecidingRun, print_command
 from placebench.report.tables import Grid
 from placebench.report.terminal import grid_table
 from placebench.spec.text import MISSING, Scale, change, half_width, listing, percent, plural, quantity, row, scale
@@ -86,12 +88,14 @@ class PredictionFile(PredictionModel):
     placements: tuple[PredictedPlacement, ...]
 
 
-def prediction_file(found: Predictions, sources: Sequence[str], notes: Sequence[str]) -> PredictionFile:
+def prediction_file(
+    found: Predictions, sources: Sequence[str], notes: Sequence[str], deciding: DecidingRun
+) -> PredictionFile:
     """Put predictions into the form of the file."""
     return PredictionFile(
         calibrations=tuple(sources),
         notes=tuple(notes),
-        placements=tuple(_placement(found, one) for one in found.placements),
+        placements=tuple(_placement(found, one, deciding) for one in found.placements),
     )
 
 
@@ -100,7 +104,7 @@ def write_predictions(content: PredictionFile, path: Path) -> None:
     write_output(path, content.model_dump_json(indent=1) + "\n")
 
 
-def _placement(found: Predictions, one: Prediction) -> PredictedPlacement:
+def _placement(found: Predictions, one: Prediction, deciding: DecidingRun) -> PredictedPlacement:
     step, interval = one.step, one.interval
     ratio = step.seconds / found.fastest.step.seconds
     ends = found.interval_over_fastest(one) if one is not found.fastest else None
@@ -115,7 +119,7 @@ def _placement(found: Predictions, one: Prediction) -> PredictedPlacement:
         ratio_low=ends.low if ends else None,
         ratio_high=ends.high if ends else None,
         is_tied=one in found.tied,
-        cannot_say=_deciding(one) if one.says_nothing else None,
+        cannot_say=shlex.join(deciding.words([one.placement.name], 2, is_short=True)) if one.says_nothing else None,
         prediction_class=one.kind,
         held_out_cases=one.error.n,
         mean_error=one.error.mean,
@@ -144,12 +148,15 @@ def _placement(found: Predictions, one: Prediction) -> PredictedPlacement:
     )
 
 
-def print_predictions(found: Predictions, notes: Sequence[str], console: Console, *, verbose: bool) -> None:
+def print_predictions(
+    found: Predictions, notes: Sequence[str], deciding: DecidingRun, console: Console, *, verbose: bool
+) -> None:
     """Print which placement is the fastest, the table of all, and how far it is to be trusted.
 
     Args:
         found: the predictions.
         notes: what the reader should know of the calibration.
+        deciding: how a placement is run.
         console: where to.
         verbose: the tables of their phases too.
     """
@@ -163,6 +170,7 @@ def print_predictions(found: Predictions, notes: Sequence[str], console: Console
         console.print()
     for line in about_trust(found, has_phases=verbose):
         console.print(Text(line))
+    print_deciding(found, deciding, console)
     for note in notes:
         console.print(Text(f"Note: {note}."), style="dim")
 
@@ -253,12 +261,6 @@ def about_trust(found: Predictions, *, has_phases: bool = False) -> Iterator[str
             f"Generation waits for the host {share} of its time ({listing(one.placement.name for one in waiting)})."
             " Another host, or another day, gives another time."
         )
-    for one in waiting:
-        if one.says_nothing:
-            yield (
-                f"Cannot say what {one.placement.name} takes here: nothing was measured on this host. Measure it:"
-                f" {_deciding(one)}"
-            )
 
 
 def about_choice(found: Predictions) -> Iterator[str]:
@@ -278,10 +280,15 @@ def about_choice(found: Predictions) -> Iterator[str]:
             yield f"Tie: {one.placement.name} may be as fast as {best.placement.name}; its step takes {told}{why}."
         else:
             yield f"{best.placement.name} is faster: a step of {one.placement.name} takes {told}."
-    if found.tied:
-        words = ",".join(one.placement.name for one in (best, *found.tied))
-        yield f"To decide it: placebench run --placements {words} --rounds 3"
 
 
-def _deciding(one: Prediction) -> str:
-    return f"placebench run --placements {one.placement.name} --rounds 2 --steps 5"
+def print_deciding(found: Predictions, deciding: DecidingRun, console: Console) -> None:
+    """Print the run that decides what the predictions leave open; nothing where they leave nothing open."""
+    silent = [one.placement.name for one in found.placements if one.says_nothing]
+    if silent:
+        what = f"Cannot say what {listing(silent)} would take: nothing was measured on this host"
+        how = "Measure it" if len(silent) == 1 else "Measure it by one of them"
+        print_command(deciding, f"{what}. {how}", silent[:1], 2, console, is_short=True)
+    elif found.tied:
+        names = [one.placement.name for one in (found.fastest, *found.tied)]
+        print_command(deciding, "To decide it", names, 3, console)

@@ -56,6 +56,7 @@ def _calibration(summary: Summary, source: str) -> CalibrationFile:
         driver=summary.host.get("driver"),
         versions=summary.versions,
         commit=(summary.git or {}).get("commit"),
+        command=summary.command if summary.job else (),
         cases=cases,
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from math import log
 from pathlib import Path
@@ -12,6 +13,7 @@ from pages import ROOT
 from synthetic_run import SPLIT, STANDARD, SyntheticRun
 
 from placebench.cli import main
+from placebench.commands.deciding import workload_options
 from placebench.host.devices import discover
 from placebench.host.gpus import Gpu, GpuInventory
 from placebench.predict.known import shipped_calibrations
@@ -19,7 +21,9 @@ from placebench.record.calibration_file import read_calibration
 from placebench.record.folder import Status, Trial
 from placebench.record.job_record import LogRecord
 from placebench.report.predicted import PredictionFile
+from placebench.spec.config import load_yaml, parse_settings
 from placebench.spec.devices import parse_devices
+from placebench.spec.workload_reading import RUN_KEYS, build_workload
 
 REFERENCE = ROOT / "runs" / "reference" / "4x-h200"
 WORKLOAD = {"model": "tiny", "batch": {"size": 64, "mini_batch_size": 32}}
@@ -127,6 +131,82 @@ def write_run_of_job(*names: str, is_placed: bool = True, has_spans: bool = True
             spans = Trial(trial).spans
             lines = [line for line in spans.read_text().splitlines(True) if json.loads(line)["phase"] == "step"]
             spans.write_text("".join(lines))
+
+
+def deciding(output: str) -> list[str]:
+    """The words behind `placebench` of the command that decides."""
+    (command,) = re.findall(r":\n  placebench (.*?[^\\])$", output, re.DOTALL | re.MULTILINE)
+    return shlex.split(command.replace("\\\n", ""))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "planned"),
+    [
+        (
+            ("--gpu", "H200", "--model", "qwen2.5-7b", "--devices", "gpu:8@141GiB"),
+            ("8 × GPU, 141 GiB each", "qwen2.5-7b", "256 sequences of up to 512 + 512 tokens, 2 mini-batches"),
+        ),
+        (
+            ("--gpu", "H200", "--devices", "gpu:8x2@141GiB", "--batch-size", "64", "--max-response-length", "100"),
+            ("2 × 8 GPU, 141 GiB each", "qwen2.5-0.5b", "64 sequences of up to 512 + 100 tokens, 2 mini-batches"),
+        ),
+        (
+            ("--from", "latest", "--set", "optimizer.eps=1e-6", "--set", "algorithm.gamma=0.9"),
+            ("2 × cpu", "tiny", "64 sequences of up to 16 + 8 tokens, 2 mini-batches"),
+        ),
+        (("--from", "h200", "--model", "qwen2.5-0.5b"), ("4 × GPU, 140 GiB each", "qwen2.5-0.5b", "256 sequences")),
+    ],
+)
+def test_the_command_that_decides_has_the_job_and_devices(arguments: tuple[str, ...], planned: tuple[str, ...]) -> None:
+    # Of launches that differ so much, none is faster.
+    noisy = SyntheticRun(rounds=2, workload=WORKLOAD, pace=lambda number, _: 0.5 * number)
+    noisy.write(Path("runs/20260101T000000Z-a"))
+    result = invoke(*arguments, "--placements", "standard,split")
+    words = deciding(result.output)
+    assert words[0] == "run"
+    plan = CliRunner().invoke(main, [*words, "--dry-run"], prog_name="placebench")
+    assert plan.exit_code == 0, plan.output
+    for part in planned:
+        assert part in plan.output
+    for setting in ("optimizer.eps=1e-06", "algorithm.gamma=0.9"):
+        assert (setting in words) == ("latest" in arguments)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("batch.size=64", "batch.mini_batch_size=16", "seed=3"),
+        ("model=qwen2.5-7b", "algorithm.name=grpo", "optimizer.actor_lr=1e-5", "optimizer.betas=[0.9, 0.95]"),
+        ("model=qwen2.5-0.5b", "rollout.backend=torch", "rollout.ignore_eos=false", "torch_compile=false"),
+        ("data.source=code", "data.prompt_key='null'", "data.answer_key=a b", "rollout.ignore_eos=true"),
+        ("batch.max_prompt_length=20000", "batch.micro_batch_tokens=30000"),
+    ],
+)
+def test_the_options_of_a_workload_ask_for_it_and_none_is_without_need(settings: tuple[str, ...]) -> None:
+    workload = build_workload(parse_settings(settings))
+    words = workload_options(workload)
+    result = CliRunner().invoke(main, ["run", "--print-config", "--devices", "gpu:8@999GiB", *words])
+    assert result.exit_code == 0, result.output
+    Path("c.yaml").write_text(result.stdout)
+    keys = {key: value for key, value in load_yaml(Path("c.yaml")).items() if key not in RUN_KEYS}
+    assert build_workload(keys) == workload
+    assert sum(word.startswith("--") for word in words) == len(settings)
+
+
+def test_the_command_that_decides_of_a_job_of_the_users_is_its_own() -> None:
+    write_run_of_job()
+    path = Path("runs/20260101T000000Z-a/run.json")
+    own = ["--job", "verl", "--devices=cpu:2", "--", "bash", "my run.sh", "--rounds", "7"]
+    command = ["/bin/placebench", "run", "--placements", "a,b", "--rounds=2", "--name", "x", *own]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": command}))
+    arguments = ("--from", "latest", "--placements", "split,split:1+1")
+    result = invoke(*arguments, "--out", "c.json")
+    assert deciding(result.output) == ["run", "--placements", "split,split:1+1", "--rounds", "3", *own]
+    content = read_calibration(Path("c.json"))
+    content.model_copy(update={"command": ()}).write(Path("c.json"))
+    shown = " ".join(invoke("--from", "c.json", "--placements", "split,split:1+1").output.split())
+    assert "(by the job's own command, which is not known here, with): --placements split,split:1+1" in shown
 
 
 def test_a_job_of_the_users_tells_of_its_other_placements_by_its_spans() -> None:

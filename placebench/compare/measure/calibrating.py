@@ -46,6 +46,7 @@ def calibrate_by(run: Run, sides: Sequence[RunSide]) -> CalibrationFile:
         driver=_text(record.host.get("driver")),
         versions=record.versions,
         commit=_text((record.git or {}).get("commit")),
+        command=record.command if record.job else (),
         cases=cases,
     )
 
