@@ -384,8 +384,8 @@ def _launch(run: Run, launch: Launch, values: dict[str, float]) -> LaunchSummary
 
 def _launch_of_side(side: Side, number: int, launch: LaunchSource) -> LaunchSummary:
     # Steps that a pause was a part of are not measured either; logs know none.
-    is_run = isinstance(side, RunSide)
-    warmup_steps = side.launches[number - 1].warmup_steps if is_run else launch.steps - launch.measured
+    known = side.launches[number - 1] if isinstance(side, RunSide) else None
+    warmup_steps = known.warmup_steps if known else launch.steps - launch.measured
     return LaunchSummary(
         round=number, placement=side.name, status=Status.DONE, error=None, steps=launch.steps,
         warmup_steps=warmup_steps, startup_s=None, steps_s=None, stop_s=None,
