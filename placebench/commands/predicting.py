@@ -134,6 +134,8 @@ def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[Calibrat
 def _notes(files: "Sequence[CalibrationFile]", devices: "Sequence[Device]", *, is_shipped: bool) -> "list[str]":
     from importlib.metadata import PackageNotFoundError, version
 
+    from placebench.host.gpus import list_gpus
+
     notes = []
     for file in files:
         where = f"{file.source}, {file.device_count} × {file.device}"
@@ -142,7 +144,8 @@ def _notes(files: "Sequence[CalibrationFile]", devices: "Sequence[Device]", *, i
             notes.append(
                 f"no kernels were traced in {file.source}: what its host takes is not known apart from its devices"
             )
-        for name in _VERSIONS:
+        # They matter for what is run here next, which is not on the devices of the file where this host has none.
+        for name in _VERSIONS if file.kind == "cpu" or list_gpus().gpus else ():
             try:
                 here, there = version(name), file.versions.get(name)
             except PackageNotFoundError:

@@ -1,5 +1,6 @@
 """The fastest placements on given devices, from what was measured."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ _MOST_STALENESS = 16
         "--now",
         metavar="WORD",
         shell_complete=complete_placements,
-        help="The placement that there is, for how many devices move.  [default: the first measured]",
+        help="The placement that there is, from which devices move; it is shown too.  [default: the first measured]",
     ),
     option(
         "--max-staleness",
@@ -45,7 +46,7 @@ _MOST_STALENESS = 16
         type=WholeRange(1, 100),
         default=4,
         metavar="N",
-        help="Layouts that are shown.  [default: 4]",
+        help="Layouts that are shown, of those as fast as can be told.  [default: 4]",
     ),
 )
 @prediction_options
@@ -65,8 +66,8 @@ def search(
     """Find the fastest placements among all that can be on the devices.
 
     Looks at every way to put roles together, with every number of devices that shares the batch and fits into memory,
-    engines of every size, and every overlap. What cannot be told from the fastest is shown with it, first what moves
-    fewest devices. Neither torch, ray nor a GPU is needed.
+    engines of every size, and every overlap. What cannot be told from the fastest is shown with it, of each layout what
+    moves fewest devices, that is gives them roles that they did not have. Neither torch, ray nor a GPU is needed.
     """
     from placebench.predict.asking import explain_lookups
     from placebench.predict.finding import find_placements
@@ -114,7 +115,7 @@ def _now(word: str | None, asked: AskedPrediction) -> "Placement | None":
     for one in names if word is None else [word]:
         entry = look_up(one, asked.devices, asked.workload)
         if entry.bound and not entry.reasons:
-            return entry.bound.placement
+            return replace(entry.bound.placement, name=one)
         if word is not None:
             raise UsageError(*(f"--now {shown(word)}: {reason}" for reason in entry.reasons))
     return None

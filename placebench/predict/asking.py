@@ -6,13 +6,15 @@ from typing import Any
 
 from placebench.errors import UsageError
 from placebench.predict.peaks import device_peak, device_peaks
-from placebench.predict.phases import PhaseModel
+from placebench.predict.phases import PhaseModel, tells_devices
 from placebench.predict.step import StepModel
 from placebench.record.calibration_file import CalibrationFile
 from placebench.spec.devices import Device, devices_per_node, parse_devices
 from placebench.spec.legible import shown
 from placebench.spec.nested import merge
+from placebench.spec.phases import PHASE
 from placebench.spec.shapes import job_shapes
+from placebench.spec.text import listing
 from placebench.spec.workload import MOST_SEQUENCES, Workload
 from placebench.spec.workload_reading import build_workload
 
@@ -97,12 +99,25 @@ def asked_workload(
                 "the calibration is of a job of yours, whose work is not known: it can be predicted for other"
                 " placements alone; leave out its model, sizes and other keys"
             )
+        _refuse_unplaced(files)
         return None
     if (size := following_mini_batch(files, asked)) is not None:
         asked = merge(asked, {"batch": {"mini_batch_size": size}})
     if asked.get("model"):
         base = {**base, "critic_model": None}
     return build_workload(merge(base, asked), origin)
+
+
+def _refuse_unplaced(files: Sequence[CalibrationFile]) -> None:
+    """Refuse a job of the user's of which no phase of a role is known with the devices that it ran on."""
+    cases = [case for file in files for case in file.cases]
+    phases = [(case, phase) for case in cases for phase in case.phases if phase.name in PHASE]
+    if not any(PHASE[phase.name].role and tells_devices(case, phase) for case, phase in phases):
+        names = listing(shown(name) for name in dict.fromkeys(case.name for case in cases))
+        raise UsageError(
+            f"{', '.join(file.source for file in files)}: it is a job of yours, and which roles work on which devices"
+            f" is not known of {names}, so that no other placement can be predicted: measure it in a run of the job"
+        )
 
 
 def following_mini_batch(files: Sequence[CalibrationFile], asked: Mapping[str, Any]) -> int | None:

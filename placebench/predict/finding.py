@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from placebench.predict.interval import ClassError, class_error, ratio_interval
-from placebench.predict.layouts import space_of
-from placebench.predict.prediction import Predictions, class_of, predict
+from placebench.predict.interval import ratio_interval
+from placebench.predict.layouts import SearchSpace, space_of
+from placebench.predict.prediction import Predictions, predict
 from placebench.predict.search import SearchResult, search
 from placebench.predict.step import StepModel
-from placebench.spec.placement import Placement
+from placebench.spec.placement import Placement, Scaling
 from placebench.spec.placement_files import placement_text
 from placebench.spec.words import word_of
 
@@ -23,9 +23,10 @@ class FoundGroup:
     staleness: int
     result: SearchResult
     predictions: Predictions
-    """Of the fastest and those that tie with it, in the order of `result.ties` as far as they are shown."""
+    """Of the placement that there is, the fastest and those that tie with it, as far as they are shown, in the order of
+    `result.ties`."""
     moved: tuple[int, ...]
-    """Devices that get other roles than they have, of each of these."""
+    """Devices that get roles which they do not have now, of each of these."""
     more: int
     """Layouts that tie as well and are not shown."""
 
@@ -55,7 +56,7 @@ def find_placements(
 
     Args:
         model: of the steps of placebench's own job.
-        now: the placement that there is.
+        now: the placement that there is, by the name that it is to have; it is shown wherever it ranks.
         most: layouts that are shown of each group.
         most_staleness: by how many updates weights may lag behind.
         elsewhere: as of `prediction.predict`.
@@ -65,32 +66,59 @@ def find_placements(
         LookupError: a phase was never measured, and the peak of the devices is not known.
     """
     groups, files = [], dict[str, str]()
+    if now:
+        now = _as_searched(now, space_of(model, (0,)))
     for stalenesses in ((0,), tuple(range(1, most_staleness + 1))):
         space = space_of(model, stalenesses)
         fastest = search(model, space, now=now).best if stalenesses else None
         if fastest is None:
             continue
-        tie = _tie(_error(model, fastest.placement, elsewhere=elsewhere))
+        tie = _tie(model, fastest.placement, elsewhere=elsewhere)
         result = search(model, space, tie=tie, now=now, per_layout=1)
         shown = list(result.ties[:most])
         if fastest.placement not in [one.placement for one in shown]:
             shown[-1:] = [fastest]
-        named = [_named(one.placement, model, files) for one in shown]
+            shown.sort(key=lambda one: one.moved)
+        more = max(0, len(result.ties) - len(shown))
+        rows = [(one.placement, one.moved) for one in shown]
+        # Replicas whose batch grows with them train something else.
+        if now and now.staleness in stalenesses and now.scaling is not Scaling.WEAK:
+            rows = [(now if _alike(one, now, space) else one, moved) for one, moved in rows]
+            if now not in [one for one, _ in rows]:
+                rows.insert(0, (now, 0))
+        named = [one if one is now else _named(one, model, files) for one, _ in rows]
         predictions = predict(model, named, elsewhere=elsewhere, price=price)
-        moved = tuple(one.moved for one in shown)
-        groups.append(FoundGroup(max(stalenesses), result, predictions, moved, max(0, len(result.ties) - len(shown))))
+        groups.append(FoundGroup(max(stalenesses), result, predictions, tuple(moved for _, moved in rows), more))
     return FoundPlacements(now, tuple(groups), files)
 
 
-def _error(model: StepModel, placement: Placement, *, elsewhere: bool) -> ClassError:
-    is_host_bound = model.step(placement).is_host_bound
-    return class_error(class_of(model, placement, elsewhere=elsewhere), is_host_bound=is_host_bound)
-
-
-def _tie(error: ClassError) -> float:
+def _tie(model: StepModel, fastest: Placement, *, elsewhere: bool) -> float:
     """How much longer than the fastest a step may be without being told from it."""
-    interval = ratio_interval(1.0, error)
+    (one,) = predict(model, [fastest], elsewhere=elsewhere).placements
+    interval = ratio_interval(1.0, one.error, one.noise, one.noise)
     return interval.high - 1 if interval else _SHOWN_WITHOUT_CASES
+
+
+def _as_searched(placement: Placement, space: SearchSpace) -> Placement:
+    """A placement with the roles that need no device where the search has them."""
+    roles = {role: placement.roles[group[0]] for group in space.together for role in group}
+    return replace(placement, roles=roles)
+
+
+def _alike(first: Placement, other: Placement, space: SearchSpace) -> bool:
+    """Whether two placements run the same, whatever they and their pools are called."""
+    keys = [
+        (
+            {(one.roles_in(pool.name), pool.counts) for pool in one.pools},
+            one.overlap if len(one.pools) > 1 else None,
+            one.staleness,
+            one.inflight_updates,
+            one.tensor_parallel or space.usual_engine,
+            one.scaling,
+        )
+        for one in (first, other)
+    ]
+    return keys[0] == keys[1]
 
 
 def _named(placement: Placement, model: StepModel, files: dict[str, str]) -> Placement:

@@ -4,6 +4,9 @@ Steps are taken as log-normal about what is predicted. Their spread has two part
 predictions of a class err. The second is the spread of held-out cases, which the predictor had not seen: rows of a
 kept table. Two placements predicted from the same measurements err alike, so that the interval of their ratio rests on
 differences of the errors of cases that were predicted together, and is narrower.
+
+Where the launches that a prediction is made of vary more than that, no interval is narrower than what they showed
+(`LaunchNoise`): held-out cases were measured on quiet hosts.
 """
 
 import csv
@@ -93,6 +96,19 @@ class ClassError:
     """The same of differences between cases that were predicted together."""
 
 
+@dataclass(frozen=True)
+class LaunchNoise:
+    """How launches vary that a prediction is made of, each placement about its own mean."""
+
+    sd: float
+    """Pooled standard deviation of the logarithm of the step: √(Σ (nᵢ − 1) sᵢ² / Σ (nᵢ − 1)) over the placements with
+    two launches or more, each with its number of launches nᵢ and their standard deviation sᵢ."""
+    free: int
+    """Its degrees of freedom, Σ (nᵢ − 1)."""
+    launches: int
+    """Launches whose mean the predicted step is made of."""
+
+
 @cache
 def held_out_cases() -> tuple[HeldOut, ...]:
     """The kept table of held-out cases."""
@@ -138,7 +154,9 @@ def class_error(kind: PredictionClass, *, is_host_bound: bool, cases: Iterable[H
     )
 
 
-def step_interval(seconds: float, found: ClassError, launch_sd: float, launches: int) -> Interval | None:
+def step_interval(
+    seconds: float, found: ClassError, launch_sd: float, launches: int, noise: LaunchNoise | None = None
+) -> Interval | None:
     """Where the mean step of one launch is expected to be; None where too few cases tell.
 
     Args:
@@ -146,30 +164,41 @@ def step_interval(seconds: float, found: ClassError, launch_sd: float, launches:
         found: of its class.
         launch_sd: standard deviation of the logarithm of the step from launch to launch.
         launches: that the prediction rests on.
+        noise: of these launches, where they are of the work that is predicted.
     """
     if found.n < LEAST_CASES:
         return None
-    return _about(seconds, sqrt(found.spread**2 + launch_sd**2 / max(1, launches)), found.n)
+    reach = _reach(sqrt(found.spread**2 + launch_sd**2 / max(1, launches)), found.n)
+    return _about(seconds, max(reach, _noise_reach(noise)))
 
 
-def ratio_interval(ratio: float, found: ClassError) -> Interval | None:
-    """Where the ratio of two steps predicted together is expected to be; None where too few cases tell."""
+def ratio_interval(ratio: float, found: ClassError, *noises: LaunchNoise | None) -> Interval | None:
+    """Where the ratio of two steps predicted together is expected to be; None where too few cases tell.
+
+    Args:
+        ratio: as predicted.
+        found: of the class that errs more.
+        noises: of the launches that each step is made of; None for a step of other work than they are.
+    """
     if found.n < LEAST_CASES or found.ratio_spread != found.ratio_spread:
         return None
-    return _about(ratio, found.ratio_spread, found.n)
+    return _about(ratio, max(_reach(found.ratio_spread, found.n), _noise_reach(*noises)))
 
 
-def is_tie(first: float, second: float, found: ClassError) -> bool:
-    """Whether neither of two steps predicted together can be said to be shorter."""
-    interval = ratio_interval(second / first, found)
-    return interval is None or interval.holds_one
+def _noise_reach(*noises: LaunchNoise | None) -> float:
+    """Half the width, in logarithms, of an interval of a step, or of the ratio of two, by their launches alone."""
+    known = [one for one in noises if one]
+    return _reach(sqrt(sum(one.sd**2 / one.launches for one in known)), min(one.free for one in known)) if known else 0
 
 
-def _about(value: float, spread: float, n: int) -> Interval:
+def _reach(spread: float, free: int) -> float:
     from scipy.stats import t
 
-    reach = exp(float(t.ppf((1 + LEVEL) / 2, n)) * spread)
-    return Interval(value / reach, value * reach)
+    return float(t.ppf((1 + LEVEL) / 2, free)) * spread
+
+
+def _about(value: float, reach: float) -> Interval:
+    return Interval(value / exp(reach), value * exp(reach))
 
 
 def _rms(values: Sequence[float]) -> float:

@@ -230,7 +230,7 @@ class PhaseModel:
                 is_same = self.is_same(case) and case.step_s is not None
                 workload = _workload_of(case)
                 for phase in case.phases:
-                    if phase.name in PHASE:
+                    if phase.name in PHASE and tells_devices(case, phase):
                         parts = _parts_of_case(case, phase, workload, peak, file)
                         found.setdefault(phase.name, []).append(
                             _Measured(phase, parts, is_same, case.step_s is not None)
@@ -265,6 +265,11 @@ class PhaseModel:
             counts=self.counts,
         )
         return parts_of(work, self.peak, engine, is_function=self._is_function(name))
+
+
+def tells_devices(case: MeasuredCase, phase: MeasuredPhase) -> bool:
+    """Whether it is known on how many devices a phase ran: of placements that are the user's own, it may not be."""
+    return bool(case.workload or phase.devices or PHASE[phase.name].role is None)
 
 
 def _workload_of(case: MeasuredCase) -> Workload | None:

@@ -10,14 +10,16 @@ from placebench.predict.interval import (
     USUAL_LAUNCH_SD,
     ClassError,
     Interval,
+    LaunchNoise,
     PredictionClass,
     class_error,
-    is_tie,
+    ratio_interval,
     step_interval,
 )
 from placebench.predict.phases import Basis
 from placebench.predict.step import PredictedStep, StepModel
 from placebench.predict.work import mean_response
+from placebench.record.calibration_file import MeasuredCase
 from placebench.spec.phases import GEN
 from placebench.spec.placement import Placement
 from placebench.spec.workload import placed_workload
@@ -39,6 +41,9 @@ class Prediction:
     """Of the step, seconds; None where too few cases of its class are held out."""
     memory: Mapping[str, int]
     """The most bytes that a device of each pool holds; empty where that is not known."""
+    noise: LaunchNoise | None
+    """Of the launches of the same work that it is made of; None where there are none, or a single one of each
+    placement."""
     tokens: float
     """Of a step; NaN where they are not known."""
     price: float | None
@@ -82,12 +87,14 @@ class Predictions:
     @cached_property
     def tied(self) -> tuple[Prediction, ...]:
         """Those that cannot be told from the fastest, itself left out."""
+        others = [(one, self.interval_over_fastest(one)) for one in self.placements if one is not self.fastest]
+        return tuple(one for one, interval in others if interval is None or interval.holds_one)
+
+    def interval_over_fastest(self, one: Prediction) -> Interval | None:
+        """Where the ratio of a step over the fastest one is expected to be; None where too few cases tell."""
         best = self.fastest
-        return tuple(
-            one
-            for one in self.placements
-            if one is not best and is_tie(best.step.seconds, one.step.seconds, _wider(best.error, one.error))
-        )
+        error = _wider(best.error, one.error)
+        return ratio_interval(one.step.seconds / best.step.seconds, error, best.noise, one.noise)
 
 
 def predict(
@@ -108,12 +115,13 @@ def predict(
     found = []
     for placement in placements:
         step, kind = model.step(placement), class_of(model, placement, elsewhere=elsewhere)
-        error = class_error(kind, is_host_bound=step.is_host_bound)
-        interval = step_interval(step.seconds, error, spread, launches)
+        error, whole = class_error(kind, is_host_bound=step.is_host_bound), None
+        noise = launch_noise(model, placement) if kind is PredictionClass.SAME_RUN else None
         if kind is PredictionClass.SAME_RUN and all(one.basis is Basis.MEASURED for one in step.phases.values()):
-            interval = step_interval(step.seconds, ClassError(kind, LEAST_CASES, 0.0, 0.0, 0.0, 0.0), spread, launches)
+            whole = ClassError(kind, LEAST_CASES, 0.0, 0.0, 0.0, 0.0)
+        interval = step_interval(step.seconds, whole or error, spread, launches, noise)
         memory = model.memory(placement) if model.phases.workload and model.phases.shapes else {}
-        found.append(Prediction(step, kind, error, interval, memory, _tokens(model, placement), price))
+        found.append(Prediction(step, kind, error, interval, memory, noise, _tokens(model, placement), price))
     return Predictions(tuple(found))
 
 
@@ -141,11 +149,22 @@ def class_of(model: StepModel, placement: Placement, *, elsewhere: bool = False)
 def launch_spread(model: StepModel) -> tuple[float, int]:
     """Standard deviation of the logarithm of the step from launch to launch, and the launches that were measured."""
     cases = [case for file in model.phases.calibrations for case in file.cases]
-    known = [(case.launch_sd, case.launches - 1) for case in cases if case.launch_sd is not None and case.launches > 1]
     launches = max((case.launches for case in cases), default=1)
-    if not known:
-        return USUAL_LAUNCH_SD, launches
-    return sqrt(sum(sd**2 * free for sd, free in known) / sum(free for _, free in known)), launches
+    pooled = _pooled(cases, launches)
+    return pooled.sd if pooled else USUAL_LAUNCH_SD, launches
+
+
+def launch_noise(model: StepModel, placement: Placement) -> LaunchNoise | None:
+    """How the launches vary that a placement of the measured work is predicted from; None where nothing tells."""
+    cases = [case for file in model.phases.calibrations for case in file.cases if model.phases.is_same(case)]
+    own = [case.launches for case in cases if case.name == placement.name]
+    return _pooled(cases, sum(own) or max((case.launches for case in cases), default=1))
+
+
+def _pooled(cases: Sequence[MeasuredCase], launches: int) -> LaunchNoise | None:
+    known = [(case.launch_sd, case.launches - 1) for case in cases if case.launch_sd is not None and case.launches > 1]
+    free = sum(one for _, one in known)
+    return LaunchNoise(sqrt(sum(sd**2 * one for sd, one in known) / free), free, launches) if free else None
 
 
 def _tokens(model: StepModel, placement: Placement) -> float:

@@ -14,6 +14,7 @@ walk. So what is found is the fastest of all by the model, not a good one.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, combinations
 from math import inf
 from typing import Protocol
 
@@ -71,8 +72,8 @@ class SearchResult:
     best: Candidate | None
     """The fastest; None where no placement can be."""
     ties: tuple[Candidate, ...]
-    """All that are within the tie of the best, itself among them, or the first of each layout: fewest devices moved
-    first, then fewest pools, then fewest devices."""
+    """All that are within the tie of the best, itself among them, or of these the first of each layout: fewest devices
+    moved first, then fewest pools, then fewest devices."""
     bounded: int
     """Allocations of which at least a part was bounded."""
     walked: int
@@ -215,12 +216,20 @@ def _rows(founds: Sequence[_Found], now: Placement | None) -> _Rows:
 
 
 def _moved(found: _Found, now: Placement | None) -> Counts:
-    """Devices beyond those that a pool of the same roles has now."""
+    """Devices that get a role which they do not have now, where pools lie so that these are fewest.
+
+    A device can stay as it is in a pool whose roles it all has now. By Hall's theorem, in the form with a deficiency
+    (Ore 1955), as many cannot as any pools together have more devices than there are now that could stay in them.
+    """
+    moved: Counts = np.zeros(len(found.counts), dtype=np.int64)
     if now is None:
-        return np.zeros(len(found.counts), dtype=np.int64)
-    there = {frozenset(now.roles_in(pool.name)): pool.size for pool in now.pools}
-    have = np.array([there.get(frozenset(roles), 0) for roles in found.layout.pools])
-    moved: Counts = np.maximum(0, found.counts - have).sum(axis=1)
+        return moved
+    there = [(set(now.roles_in(pool.name)), pool.size) for pool in now.pools]
+    numbers = range(len(found.layout.pools))
+    for chosen in chain.from_iterable(combinations(numbers, count) for count in range(1, len(numbers) + 1)):
+        wanted = [set(found.layout.pools[number]) for number in chosen]
+        staying = sum(size for roles, size in there if any(one <= roles for one in wanted))
+        moved = np.maximum(moved, found.counts[:, chosen].sum(axis=1) - staying)
     return moved
 
 

@@ -79,7 +79,7 @@ def print_found(found: FoundPlacements, notes: Sequence[str], console: Console, 
     for group in found.groups:
         if group.staleness:
             console.print()
-        console.print(Text(_heading(group)))
+        console.print(Text(_heading(found, group)))
         console.print()
         console.print(grid_table(step_grid(group.predictions, {"moves": _moves(found, group)}), 1, console.width))
         console.print()
@@ -93,17 +93,24 @@ def _names(group: FoundGroup) -> list[str]:
     return [one.placement.name for one in group.predictions.placements]
 
 
-def _heading(group: FoundGroup) -> str:
+def _heading(found: FoundPlacements, group: FoundGroup) -> str:
+    order = "those that move fewest devices" if found.now else "those of fewest pools"
+    best = f"the fastest is {group.predictions.fastest.placement.name}, {order} come first:"
     if group.staleness:
         return (
             f"With generation ahead of training, on weights up to {plural(group.staleness, 'update')} old, which"
-            " changes what is trained:"
+            f" changes what is trained; {best}"
         )
-    return "The fastest placements that train the same:"
+    return f"The fastest placements that train the same; {best}"
 
 
 def _moves(found: FoundPlacements, group: FoundGroup) -> list[str]:
-    return [f"{moved:,}" if found.now else "" for moved in group.moved]
+    if found.now is None:
+        return ["" for _ in group.moved]
+    return [
+        "now" if name == found.now.name else f"{moved:,}"
+        for name, moved in zip(_names(group), group.moved, strict=True)
+    ]
 
 
 def _about_ties(group: FoundGroup) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from rich.console import Console
 from rich.text import Text
 
-from placebench.predict.interval import LEAST_CASES, LEVEL, PredictionClass, ratio_interval
+from placebench.predict.interval import LEAST_CASES, LEVEL, PredictionClass
 from placebench.predict.phases import Basis
 from placebench.predict.prediction import Prediction, Predictions
 from placebench.record.folder import write_output
@@ -103,7 +103,7 @@ def write_predictions(content: PredictionFile, path: Path) -> None:
 def _placement(found: Predictions, one: Prediction) -> PredictedPlacement:
     step, interval = one.step, one.interval
     ratio = step.seconds / found.fastest.step.seconds
-    ends = ratio_interval(ratio, one.error) if one is not found.fastest else None
+    ends = found.interval_over_fastest(one) if one is not found.fastest else None
     times = {span.phase: span for span in step.spans}
     return PredictedPlacement(
         placement=one.placement.name,
@@ -190,9 +190,7 @@ def _steps_scale(found: Predictions) -> Scale:
     """How the steps are told: with what they are to each other, which is known better than what they take."""
     intervals = [one.interval for one in found.placements if one.interval]
     fastest = found.fastest.step.seconds
-    ratios = [
-        ratio_interval(one.step.seconds / fastest, one.error) for one in found.placements if one is not found.fastest
-    ]
+    ratios = [found.interval_over_fastest(one) for one in found.placements if one is not found.fastest]
     halves = [half_width(one.low, one.high) for one in intervals]
     halves += [fastest * (one.high - one.low) / 2 for one in ratios if one]
     return scale("s", [one.step.seconds for one in found.placements], halves)
@@ -272,7 +270,7 @@ def about_choice(found: Predictions) -> Iterator[str]:
         if one is best:
             continue
         ratio = one.step.seconds / best.step.seconds
-        ends = ratio_interval(ratio, one.error)
+        ends = found.interval_over_fastest(one)
         more, interval = change(ratio, ends.low if ends else float("nan"), ends.high if ends else float("nan"))
         told = f"{more} time{f' ({interval})' if interval else ''}"
         if one in found.tied:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from math import log
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from synthetic_run import SPLIT, STANDARD, SyntheticRun
 
 from placebench.cli import main
 from placebench.host.devices import discover
+from placebench.host.gpus import Gpu, GpuInventory
 from placebench.predict.known import shipped_calibrations
 from placebench.record.calibration_file import read_calibration
 from placebench.record.folder import Status, Trial
@@ -54,6 +56,27 @@ def test_the_newest_run_tells_of_its_placements_and_others() -> None:
     assert any("no kernels were traced" in note for note in content.notes)
 
 
+def test_a_run_whose_launches_differ_by_more_than_its_placements_tells_no_faster_one() -> None:
+    paces = {(1, "standard"): 1.3, (2, "standard"): 0.7, (1, "split"): 0.8, (2, "split"): 1.4}
+    folder = Path("runs/20260101T000000Z-a")
+    SyntheticRun(rounds=2, workload=WORKLOAD, pace=lambda *launch: paces[launch]).write(folder)
+    standard, split = predicted("--from", folder, "--placements", "standard,split", "--out", "c.json").placements
+    assert split.step_s / standard.step_s > 1.4
+    assert split.is_tied
+    assert (split.ratio_low or 0) < 1
+    # Pooled over both placements, with one degree of freedom each.
+    sd = ((log(1.3 / 0.7) ** 2 + log(1.4 / 0.8) ** 2) / 4) ** 0.5
+    assert log((split.ratio_high or 0) / split.ratio) == pytest.approx(2.92 * sd, rel=1e-3)
+    result = CliRunner().invoke(main, ["search", "--from", str(folder)])
+    assert "split" in [line.split(" ")[0] for line in result.output.splitlines()]
+    # A file that says of no launch how far it was off its placement's mean is read, and its noise is the usual.
+    content = read_calibration(Path("c.json"))
+    cases = tuple(case.model_copy(update={"launch_sd": None}) for case in content.cases)
+    content.model_copy(update={"cases": cases}).write(Path("c.json"))
+    _, split = predicted("--from", "c.json", "--placements", "standard,split").placements
+    assert not split.is_tied
+
+
 def test_a_shared_run_of_gpus_tells_of_other_sizes_models_and_nodes() -> None:
     run = REFERENCE / "qwen2.5-7b"
     (same,) = predicted("--from", run, "--placements", "split").placements
@@ -89,19 +112,57 @@ def test_a_shipped_calibration_says_that_it_is_one_and_that_the_host_is_another(
     assert "placebench run --placements standard" in " ".join(result.output.split())
 
 
-def test_a_job_of_the_users_tells_of_its_other_placements_by_its_spans() -> None:
-    folder = SyntheticRun(rounds=1, pace=lambda *_: 1.0).write(Path("runs/20260101T000000Z-a"))
+def write_run_of_job(*names: str, is_placed: bool = True, has_spans: bool = True) -> None:
+    """A run of a job of the user's, with placements of words, or without roles; spans or its log alone tell phases."""
+    layouts = dict(zip(names or ("standard", "split"), (STANDARD, SPLIT), strict=True))
+    folder = SyntheticRun(layouts, rounds=1, pace=lambda *_: 1.0).write(Path("runs/20260101T000000Z-a"))
     job = {"framework": "verl", "spec": {"job": "verl", "command": ["bash", "run.sh"]}}
     record = json.loads((folder / "run.json").read_text()) | {"workload": {}, "models": None, "job": job}
+    for placement in () if is_placed else record["placements"]:
+        placement["roles"] = {}
     (folder / "run.json").write_text(json.dumps(record))
     for trial in folder.glob("trials/*"):
         LogRecord(framework="verl", format="verl").write(Trial(trial))
+        if not has_spans:
+            spans = Trial(trial).spans
+            lines = [line for line in spans.read_text().splitlines(True) if json.loads(line)["phase"] == "step"]
+            spans.write_text("".join(lines))
+
+
+def test_a_job_of_the_users_tells_of_its_other_placements_by_its_spans() -> None:
+    write_run_of_job()
     standard, blocking = predicted("--from", "latest", "--placements", "standard,split/overlap=none").placements
     assert standard.step_s == pytest.approx(STANDARD.step_s, rel=0.02)
     assert blocking.step_s > SPLIT.step_s
     assert (standard.memory_bytes, standard.tokens_per_s_per_device) == ({}, None)
     result = invoke("--from", "latest", "--batch-size", "8")
     assert "a job of yours, whose work is not known" in result.stderr
+
+
+def test_a_job_whose_log_alone_tells_phases_has_them_where_its_words_ask_for_them() -> None:
+    write_run_of_job(has_spans=False)
+    standard, split = predicted("--from", "latest", "--placements", "standard,split").placements
+    phases = [{phase.name: phase.total_s for phase in one.phases} for one in (standard, split)]
+    assert [one["update_actor"] for one in phases] == pytest.approx([0.24, 0.48])
+    assert split.waits_s["critic_pool"] > 0.5
+
+
+def test_a_job_whose_placements_are_names_of_its_own_tells_of_no_other() -> None:
+    write_run_of_job("plain", "fast", is_placed=False, has_spans=False)
+    for words in ((), ("--placements", "standard")):
+        result = invoke("--from", "latest", *words)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+        assert "which roles work on which devices is not known of 'plain' and 'fast'" in result.stderr
+
+
+@pytest.mark.parametrize("gpus", [(), (Gpu(0, "GPU-0", "NVIDIA H100", 80 << 30, "0000:01:00.0"),)])
+def test_versions_are_compared_where_a_run_could_be_on_such_devices(
+    gpus: tuple[Gpu, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placebench.host.gpus.list_gpus", lambda: GpuInventory(gpus=gpus))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0.1")
+    notes = predicted("--gpu", "H200", "--placements", "standard").notes
+    assert any("0.0.1 is installed here" in note for note in notes) == bool(gpus)
 
 
 def test_a_figure_shows_a_step_of_each_placement() -> None:

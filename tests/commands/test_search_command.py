@@ -55,7 +55,7 @@ def test_the_text_is_that_of_the_predictions_with_who_moves_and_what_no_word_say
     assert result.exit_code == 0, result.output
     assert max(map(len, result.output.splitlines())) <= 80
     shown = " ".join(result.output.split())
-    assert "The fastest placements that train the same:" in shown
+    assert "The fastest placements that train the same; the fastest is " in shown
     assert "on weights up to 1 update old, which changes what is trained" in shown
     assert "How far to trust this (same run): " in shown
     assert "To decide it: placebench run --placements" in shown
@@ -104,7 +104,30 @@ def test_a_run_of_this_host_is_searched_from_the_placement_that_is_named() -> No
     content = found("--from", "latest", "--now", "split")
     assert content.now == "split"
     by_name = {one.placement: one.moved_devices for one in content.groups[0].placements}
-    assert by_name.get("split", 0) == 0
+    assert by_name["split"] == 0
+
+
+@pytest.mark.parametrize("now", ["split/overlap=none", "standard", "mine.yaml"])
+def test_the_placement_that_there_is_has_a_row_once_wherever_it_ranks(now: str) -> None:
+    Path("mine.yaml").write_text(
+        "pools: {last: [1], first: [3]}\n"
+        "roles: {ref: last, reward: first, critic: first, actor: first, rollout: first}\n"
+    )
+    arguments = ("--from", REFERENCE / "placements", "--now", now, "--most", "50")
+    (group,) = found(*arguments).groups
+    names = [one.placement for one in group.placements]
+    assert names.count(now) == 1
+    steps = [
+        {(phase.name, phase.pool, phase.total_s, phase.start_s) for phase in one.phases}
+        for one in group.predictions.placements
+    ]
+    fastest = min(group.predictions.placements, key=lambda one: one.step_s)
+    row = group.predictions.placements[names.index(now)]
+    assert row.step_s >= fastest.step_s
+    assert steps.count(steps[names.index(now)]) == 1
+    text = " ".join(invoke(*arguments).output.split())
+    assert f"the fastest is {fastest.placement}, those that move fewest devices come first:" in text
+    assert " now " in text
 
 
 @pytest.mark.parametrize(

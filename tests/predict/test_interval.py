@@ -10,10 +10,10 @@ from placebench.predict.interval import (
     LEAST_CASES,
     ClassError,
     HeldOut,
+    LaunchNoise,
     PredictionClass,
     class_error,
     held_out_cases,
-    is_tie,
     ratio_interval,
     step_interval,
 )
@@ -32,14 +32,16 @@ def test_errors_that_cases_have_in_common_leave_their_ratios_alone() -> None:
     assert found.spread == pytest.approx(0.182, rel=0.01)
     assert found.ratio_spread == pytest.approx(0.01)
     assert found.worst == pytest.approx(exp(0.21) - 1)
-    assert is_tie(1.0, 1.01, found)
-    assert not is_tie(1.0, 1.05, found)
+    near, far = ratio_interval(1.01, found), ratio_interval(1.05, found)
+    assert near
+    assert near.holds_one
+    assert far
+    assert not far.holds_one
 
 
 def test_a_class_with_few_cases_has_no_interval_and_nothing_but_ties() -> None:
     found = class_error(SAME, is_host_bound=False, cases=[case("a", 0.1)])
     assert (found.n, step_interval(5.0, found, 0.05, 1), ratio_interval(2.0, found)) == (1, None, None)
-    assert is_tie(1.0, 2.0, found)
     assert isnan(class_error(PredictionClass.MORE_NODES, is_host_bound=False, cases=[]).mean)
 
 
@@ -62,6 +64,21 @@ def test_an_interval_lies_about_its_step_and_narrows_with_launches(
     assert one.low <= more.low <= seconds * (1 + 1e-9)
     assert seconds * (1 - 1e-9) <= more.high <= one.high
     assert log(one.high / seconds) == pytest.approx(log(seconds / one.low), abs=1e-9)
+
+
+def test_no_interval_is_narrower_than_what_launches_showed() -> None:
+    found = ClassError(SAME, 10, 0.1, 0.2, 0.05, 0.05)
+    quiet, loud = LaunchNoise(0.001, 2, 2), LaunchNoise(0.2, 2, 2)
+    assert step_interval(5.0, found, 0.001, 2, quiet) == step_interval(5.0, found, 0.001, 2)
+    assert ratio_interval(1.3, found, quiet, quiet) == ratio_interval(1.3, found)
+    # Student's t at 95 % with two degrees of freedom.
+    reach = 2.919986 * 0.2
+    step, ratio = step_interval(5.0, found, 0.2, 2, loud), ratio_interval(1.3, found, loud, loud)
+    assert step
+    assert log(step.high / 5.0) == pytest.approx(reach / 2**0.5, rel=1e-5)
+    assert ratio
+    assert log(ratio.high / 1.3) == pytest.approx(reach, rel=1e-5)
+    assert ratio.holds_one
 
 
 def test_the_kept_table_can_be_read_and_every_class_has_a_sane_error() -> None:

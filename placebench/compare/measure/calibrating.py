@@ -15,7 +15,7 @@ from placebench.compare.read.run import KERNEL_TIMES, Launch, Run
 from placebench.errors import UsageError
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
 from placebench.spec.devices import devices_per_node
-from placebench.spec.phases import PHASE_ORDER
+from placebench.spec.phases import PHASE, PHASE_ORDER
 from placebench.spec.workload import Workload, placed_workload
 
 _COUNTS = {name: f"perf/{name}" for name in ("attention_length", "decode_steps", "decode_context_tokens")}
@@ -92,7 +92,9 @@ def _phases(side: RunSide) -> Iterator[MeasuredPhase]:
     for name in (name for name in PHASE_ORDER if name in names):
         whole = [side.value(prefix + name) for prefix in (PATH, OFF_PATH) if name in side.keys(prefix)]
         seconds = sum(whole) if whole else side.value(phase_metric(name).key)
-        pool, kernels = side.role_pool(name), traced.get(name)
+        # Where no span says who worked on it, it is as asked; placements that are the user's own may not say it.
+        asked = side.placement.placement.roles.get(role) if (role := PHASE[name].role) else None
+        pool, kernels = side.role_pool(name) or asked, traced.get(name)
         if not isfinite(seconds) or seconds < 0:
             continue  # no launch tells of it
         yield MeasuredPhase(
