@@ -61,6 +61,11 @@ if os.fork() == 0:
     if os.fork() == 0:
         time.sleep(600)
     os._exit(0)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve("/bin/sleep", ["sleep", "600"], {})
+    os._exit(0)
 step = 0
 while True:
     step += 1
@@ -112,6 +117,6 @@ with open(sys.argv[1] + "/data", "wb") as file:
 
 def _runs_here(pid: str) -> bool:
     try:
-        return "plain.py" in Path(f"/proc/{pid}/cmdline").read_text() and os.readlink(f"/proc/{pid}/cwd") == os.getcwd()
+        return int(pid) != os.getpid() and os.readlink(f"/proc/{pid}/cwd") == os.getcwd()
     except OSError:
         return False
