@@ -77,8 +77,10 @@ def predict(
     if plot is not None:
         draw_predictions(found, plot)
     if out is not None:
+        from placebench.record.folder import json_text, write_output
+
         with writing("--out", out):
-            asked.calibrations[0].write(out)
+            write_output(out, json_text(asked.calibrations[0].model_dump(mode="json")))
 
 
 def _placements(words: str | None, asked: AskedPrediction) -> "list[tuple[str, Placement]]":

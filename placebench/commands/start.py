@@ -9,7 +9,7 @@ import click
 
 from placebench.commands.console import open_console
 from placebench.commands.group import OF_A_STREAM, USAGE, drop_stdout, fail
-from placebench.errors import InterruptedRunError, Reasons, UsageError
+from placebench.errors import InterruptedRunError, LaunchError, Reasons, UsageError
 from placebench.host.terminal import say
 
 if TYPE_CHECKING:
@@ -93,7 +93,24 @@ def _execute(plan: "Plan", trackers: Sequence[str], *, verbose: bool) -> "RunRes
             track_run(result.folder, trackers)
     if not plan.until_end:
         result.raise_unless_done()
+    if result.done:
+        _refuse_unreadable(result)
     return result
+
+
+def _refuse_unreadable(result: "RunResult") -> None:
+    """Launches that ended in order, and of which the report could make nothing.
+
+    Raises:
+        LaunchError: there are some.
+    """
+    from placebench.record.folder import Status
+    from placebench.report.kept import kept_summary
+
+    summary = kept_summary(result.folder)
+    errors = [launch.error for launch in summary.launches if launch.status is Status.DAMAGED] if summary else []
+    if errors:
+        raise LaunchError(f"{len(errors)} of {result.total} launches cannot be reported on, the first: {errors[0]}")
 
 
 def _headline_width(folder: Path, rounds: int) -> float:

@@ -2,10 +2,12 @@
 
 Whatever a launch starts carries `PLACEBENCH_LAUNCH=<token>` in its environment, also when it has left the
 session or lost its parent. A process is ended only when it carries that token, names the launch's own Ray folder or
-has a file of it open, is one that was recorded by pid and start time, or descends from such a process.
+has a file of it open, is one that was recorded by pid and start time, or descends from such a process. What has left
+session, parent and environment behind is known to who has adopted it alone (see `adopt_orphans`).
 """
 
 import contextlib
+import ctypes
 import math
 import os
 import re
@@ -24,6 +26,7 @@ from placebench.host.shared_memory import mapped_segments, remove_segments
 
 TOKEN_VARIABLE = "PLACEBENCH_LAUNCH"
 _POLL_S = 0.05
+_PR_SET_CHILD_SUBREAPER = 36
 # Of Python's multiprocessing and of torch; they have so long once the others are gone, seconds.
 _CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
 _CLEAN_UP_S = 1.0
@@ -103,6 +106,23 @@ def kill_processes(find: Callable[[], list[psutil.Process]], patience_s: float =
         time.sleep(_POLL_S)
     remove_segments(segments)
     return []
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant that loses its own, as init does else: what it descends from stays known.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def descendants(before: Iterable[psutil.Process] = ()) -> list[psutil.Process]:
+    """The live descendants of this process, but for some."""
+    return [
+        process for process in psutil.Process().children(recursive=True) if _is_live(process) and process not in before
+    ]
 
 
 @contextlib.contextmanager

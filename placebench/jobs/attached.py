@@ -9,10 +9,10 @@ process that times it works on a device too, as a rank of a trainer does.
 
 import os
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,18 @@ from placebench.jobs.adapter import LOGGED, TRAINER_STEP
 from placebench.jobs.nested import WITHIN, Timing, exclusive
 from placebench.jobs.nodes import Nodes
 from placebench.jobs.pieces import ENGINE, Piece, joined, seen_whole
+from placebench.jobs.span_writer import TIMER, SpanWriter
 from placebench.record.progress import MOST_TIMES, PhaseTime
 from placebench.record.tail import JsonlTail
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.phases import GEN, PHASE
 from placebench.spec.placement import Role
+from placebench.spec.reading import parse_json
 from placebench.spec.text import plural
 from placebench.telemetry.spans import CONTROLLER, Span
 
 STEP = "step"
-# What the hooks say of a span's source; see `attach/on-path/placebench_attach/spans.py`.
-_TIMER = "timer"
 # New files are looked for so often, seconds.
 _LOOK_EVERY_S = 0.5
 
@@ -45,45 +45,6 @@ class Window:
     """Its number, counted from 1."""
     start: float
     end: float
-
-
-@dataclass
-class _SpanWriter:
-    """A process of the job, and what it has left."""
-
-    tail: JsonlTail
-    head: Mapping[str, Any] = field(default_factory=dict)
-    """Its first line."""
-    node: str | None = None
-    """Name of its node; None where the launch has one alone."""
-    shift_s: float = 0.0
-    """Added to its times they are of this host's clock."""
-    gpu: str | None = None
-    """UUID of the GPU that torch uses in it."""
-    device: Device | None = None
-    """The device that it works on, once it is known."""
-    spans: dict[str, list[Timing]] = field(default_factory=dict)
-    """By source, in the order in which they ended; those that are not handed out yet."""
-    step_ends: list[float] = field(default_factory=list)
-    """When its steps ended, where it says when whole steps ran."""
-    pools: set[str] = field(default_factory=set)
-    """Pools whose phases it has worked on."""
-
-    @property
-    def is_first(self) -> bool:
-        """Whether it is the first rank, or none of several."""
-        return bool(self.head["environment"].get("RANK", "0") == "0")
-
-    @property
-    def is_worker(self) -> bool:
-        """Whether it has done work of a worker or an engine, or is a rank of several."""
-        return "RANK" in self.head["environment"] or any(source != _TIMER for source in self.spans)
-
-    def own_step(self, timing: Timing) -> int | None:
-        """The step of a rank behind the first, by its own steps, which end a moment later; None for all others."""
-        if self.is_first or not self.step_ends:
-            return None
-        return 1 + bisect_left(self.step_ends, (timing.start + timing.end) / 2)
 
 
 class AttachedSpans:
@@ -108,9 +69,10 @@ class AttachedSpans:
         self._folder, self._placement, self._devices, self._timers = folder, placement, devices, timers
         self._nodes, self._wall_offset = nodes, nodes.clock.offset
         self._names = {name for key in timers for name in key.split(WITHIN)}
-        self._processes: dict[Path, _SpanWriter] = {}
+        self._processes: dict[Path, SpanWriter] = {}
         self._looked = 0.0
         self._steps: list[Window] = []
+        self._counting: SpanWriter | None = None
         self._logged: list[float] = []
         self.counts_steps = False
         """Whether spans say which steps there are: a trainer tells which of them it logs, or none is logged."""
@@ -131,10 +93,10 @@ class AttachedSpans:
         if all_files or now - self._looked >= _LOOK_EVERY_S:
             self._looked = now
             for path in sorted(self._folder.glob("*.jsonl")):
-                self._processes.setdefault(path, _SpanWriter(JsonlTail(path)))
+                self._processes.setdefault(path, SpanWriter(JsonlTail(path)))
         for process in self._processes.values():
-            for line in process.tail.read():
-                self._take(process, line)
+            for line in process.tail.read_lines():
+                self._take_line(process, line)
 
     def bound(self) -> list[tuple[int, Device]]:
         """Processes whose device has become known since the last call, by their pid."""
@@ -220,11 +182,20 @@ class AttachedSpans:
         kept = (one for one in found if one.phase not in on_devices or one.devices != (CONTROLLER,))
         return tuple(sorted(kept, key=lambda one: one.start))[-MOST_TIMES:]
 
-    def _named_phases(self, process: _SpanWriter, source: str, timings: Sequence[Timing]) -> Sequence[Timing]:
+    def _named_phases(self, process: SpanWriter, source: str, timings: Sequence[Timing]) -> Sequence[Timing]:
         """The phases of a process's timings of one source."""
-        return self._timed(timings, stands_within=process.device is not None) if source == _TIMER else timings
+        return self._timed(timings, stands_within=process.device is not None) if source == TIMER else timings
 
-    def _take(self, process: _SpanWriter, line: Mapping[str, Any]) -> None:
+    def _take_line(self, process: SpanWriter, text: bytes) -> None:
+        try:
+            line = parse_json(text)
+            if not process.head and line["kind"] != "process":
+                raise ValueError("nothing says whose it is")
+            self._take(process, line)
+        except (ValueError, KeyError, TypeError):  # the folder is open to the job, whatever it does there
+            self.notes[f"{process.tail.path.name} has lines that the hooks did not write, which are left out"] = None
+
+    def _take(self, process: SpanWriter, line: Mapping[str, Any]) -> None:
         kind = line["kind"]
         if kind == "process":  # also one whose number is another's now
             process.head, process.gpu, process.device, process.spans = line, None, None, {}
@@ -236,12 +207,14 @@ class AttachedSpans:
             self.notes[line["text"]] = None
         elif kind == "span":
             timing = Timing(self._named(line["name"]), line["start"] + process.shift_s, line["end"] + process.shift_s)
-            meaning = self._timers.get(timing.name) if line["source"] == _TIMER else None
+            if not -inf < timing.start <= timing.end < inf:
+                raise ValueError("it ends before it begins")
+            meaning = self._timers.get(timing.name) if line["source"] == TIMER else None
             if meaning in (STEP, TRAINER_STEP):
                 process.step_ends.append(timing.end)
                 self.counts_steps = self.counts_steps or meaning == TRAINER_STEP
                 if process.is_first:
-                    self._steps.append(Window(len(self._steps) + 1, timing.start, timing.end))
+                    self._count(process, timing)
             elif meaning == LOGGED:
                 if process.is_first:
                     self._logged.append(timing.end)
@@ -250,7 +223,17 @@ class AttachedSpans:
         if process.device is None and kind in ("device", "span"):
             self._find_device(process)
 
-    def _take_allotted(self, process: _SpanWriter) -> None:
+    def _count(self, process: SpanWriter, timing: Timing) -> None:
+        """Take a step of the process that is the first to say when its steps ran."""
+        self._counting = self._counting or process
+        if self._counting is process:
+            self._steps.append(Window(len(self._steps) + 1, timing.start, timing.end))
+        else:
+            pid = self._counting.head["pid"]
+            said = f"several processes mark steps, of which those of process {pid} alone count; of ranks RANK is to say"
+            self.notes[f"{said} which is the first"] = None
+
+    def _take_allotted(self, process: SpanWriter) -> None:
         """Which GPUs Ray has allotted to a worker; what it calls GPUs where there are none says nothing."""
         here = [one for one in self._devices if process.node in (None, one.node) and one.kind == "gpu"]
         pid, actor = process.head["pid"], process.head.get("ray_actor")
@@ -270,14 +253,14 @@ class AttachedSpans:
         behind = name.partition(".")[2]
         return behind if name not in self._names and behind in self._names else name
 
-    def _find_device(self, process: _SpanWriter) -> None:
+    def _find_device(self, process: SpanWriter) -> None:
         process.device = self._device_of(process)
         if process.device is not None:
             if process.device.cores and self._nodes.is_here(process.node):
                 hold_to(process.head["pid"], process.device.cores)
             self._bound.append((process.head["pid"], process.device))
 
-    def _device_of(self, process: _SpanWriter) -> Device | None:
+    def _device_of(self, process: SpanWriter) -> Device | None:
         """The device that a process works on; None for the controller, and where it is not known yet."""
         if process.gpu is not None:
             # On a cluster the node's name stands before the UUID.
@@ -288,7 +271,7 @@ class AttachedSpans:
             return self._devices[0]
         if not process.is_worker:
             return None
-        names = (timing.name for source, timings in process.spans.items() if source != _TIMER for timing in timings)
+        names = (timing.name for source, timings in process.spans.items() if source != TIMER for timing in timings)
         phases = [PHASE[name] for name in names if name in PHASE]
         own = [phase for phase in phases if phase.partner is None]  # of weights on their way it may be either end
         if phases and not own:
@@ -298,7 +281,7 @@ class AttachedSpans:
         if process.node is not None:
             there = [device for device in members if device.node == process.node]
             members = there or [device for device in self._devices if device.node == process.node]
-        return members[int(process.head["environment"].get("RANK", 0)) % len(members)] if members else None
+        return members[process.rank % len(members)] if members else None
 
     def _pieces(self, until: float) -> Iterator[Piece]:
         """What has ended by a time, for each device and the controller; it is not there any more."""
@@ -329,7 +312,7 @@ class AttachedSpans:
         named = ((self._timers.get(one.name), one) for one in timings)
         return [Timing(phase, one.start, one.end) for phase, one in named if phase]
 
-    def _places(self, process: _SpanWriter, source: str) -> Iterator[tuple[str, int | None]]:
+    def _places(self, process: SpanWriter, source: str) -> Iterator[tuple[str, int | None]]:
         """For whom a process's spans count: devices with who works there, the controller where they are its own view.
 
         Yields:
@@ -343,7 +326,7 @@ class AttachedSpans:
                 if is_child and worker.device is not None:
                     yield worker.device.id, worker.head["pid"]
         has_controller = any(one.step_ends and one.device is None for one in self._processes.values())
-        if source == _TIMER and (process.device is None or (process.is_first and not has_controller)):
+        if source == TIMER and (process.device is None or (process.is_first and not has_controller)):
             yield CONTROLLER, None
 
     def _completed(self, pieces: Sequence[Piece]) -> list[Piece]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.errors import JobExit, LaunchError
+from placebench.host.processes import adopt_orphans, descendants, kill_processes
 from placebench.jobs.end import end_by, end_by_words
 from placebench.jobs.log_steps import Found, StepReader, may_lack_log
 from placebench.jobs.nodes import nodes_of
@@ -68,6 +69,7 @@ class Bridge:
             LaunchError: what it needs did not start, or ended.
         """
         job = self._job
+        others = descendants()
         try:
             if job.before:
                 self._progress("before")
@@ -82,10 +84,14 @@ class Bridge:
             self._register(command.pid)
             return self._follow(command, begun)
         except Exception as error:
-            raise self._nodes.explain(error) from error
+            explained = self._nodes.explain(error)
+            if explained is error:
+                raise
+            raise explained from error
         finally:
             self._stop_all()
             self._nodes.close()
+            kill_processes(lambda: descendants(others))  # also those that nothing but their parent is known by
             if job.after:
                 self._progress("after", self._done)
                 self._wait_for("after", job.after)
@@ -328,4 +334,5 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
+    adopt_orphans()
     sys.exit(main(sys.argv[1]))

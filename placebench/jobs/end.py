@@ -89,6 +89,8 @@ def _in_one_line(error: BaseException) -> str | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:  # an error may be made the cause of itself
+        seen.add(id(error))
         yield error
         error = getattr(error, "cause", None) or error.__cause__

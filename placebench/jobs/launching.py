@@ -1,7 +1,6 @@
 """A job of the user's under a placement: the placements it can have, and what a launch of one starts."""
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -15,8 +14,9 @@ from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attach.environment import PASSED_ON, attached
 from placebench.jobs.command_lines import with_args, with_launcher_args
 from placebench.jobs.places import RENDEZVOUS, places_of, ray_node
+from placebench.jobs.programs import in_home, is_program, missing_program
 from placebench.jobs.registry import ADAPTERS
-from placebench.jobs.scripts import Given, missing_script, read_command
+from placebench.jobs.scripts import Given, read_command
 from placebench.jobs.spec import JobSpec, PlacementOfJob, fill
 from placebench.record.folder import Trial
 from placebench.record.job_record import Companion, JobLaunch, JobRecord, JobWork, NodeCommand
@@ -111,7 +111,7 @@ class Job:
         return JobShapes(actor, critic) if actor and critic else None
 
     def _shape(self, model: str) -> ModelShape | None:
-        folder = (self.spec.cwd / Path(model).expanduser()).absolute()
+        folder = (self.spec.cwd / in_home(model)).absolute()
         if not folder.is_dir() and "/" not in model:  # no preset of placebench's
             return None
         try:
@@ -328,19 +328,10 @@ class Job:
 
     @property
     def unusable(self) -> Iterator[str]:
-        """Why its command cannot be, whatever the placement."""
+        """Why its commands cannot be, whatever the placement."""
         given, spec = self.given, self.spec
-        program = spec.command[0]
-        path = f"{spec.python / 'bin'}{os.pathsep}" if spec.python else ""
-        path += spec.env.get("PATH", os.environ.get("PATH", os.defpath))
-        if not _is_program(spec.cwd, program, path):
-            where = f"in {spec.cwd.absolute()}" if "/" in program else "on PATH"
-            file = spec.cwd / Path(program).expanduser()
-            is_text = "/" in program and file.is_file()
-            more = f": {file.name} may not be executed; chmod +x it, or name what runs it before" if is_text else ""
-            yield f"command: there is no program {shown(program)} {where}{more}"
-        elif script := missing_script(spec.command, spec.cwd, path):
-            yield f"command: there is no file {shown(script)} in {spec.cwd.absolute()}"
+        for name, words in (("command", spec.command), ("before", spec.before), ("after", spec.after)):
+            yield from missing_program(name, words, spec.cwd, self._path)
         takes_args = any("{args}" in word for word in spec.command)
         gives = self.adapter is not COMMAND or any(placement.args for placement in spec.placements.values())
         if gives and not takes_args and (script := given.unread_arguments):
@@ -350,11 +341,29 @@ class Job:
             )
         if spec.ray_use == "none" and any("{ray_address}" in text for text in (*spec.command, *spec.env.values())):
             yield "ray: the job has none, and {ray_address} stands in it: write ray: own, or HOST:PORT"
+        if self._wants_head and not is_program("ray", spec.cwd, self._path):
+            yield (
+                "ray: there is no program ray on PATH to start the job's own Ray with: activate the environment of its"
+                " framework, or name that as python in a job file"
+            )
         if spec.ray_address and self.adapter.env and not spec.attach:
             yield (
                 f"attach: false: workers of the Ray at {spec.ray_address} would not get the variables by which"
                 f" {spec.job} is told its placement: leave it out"
             )
+
+    @property
+    def _path(self) -> str:
+        """Where its programs are looked for."""
+        path = f"{self.spec.python / 'bin'}{os.pathsep}" if self.spec.python else ""
+        return path + self.spec.env.get("PATH", os.environ.get("PATH", os.defpath))
+
+    @property
+    def _wants_head(self) -> bool:
+        """Whether it names the address of a Ray that is then started for it."""
+        spec = self.spec
+        texts = (*spec.command, *spec.before, *spec.env.values())
+        return spec.ray_use == "own" and any("{ray_address}" in text for text in texts)
 
     @property
     def dangers(self) -> Iterator[str]:
@@ -367,11 +376,6 @@ class Job:
             if words:
                 given = read_command(words, self.spec.cwd)
                 yield from (line.replace("the command", name, 1) for line in given.dangers)
-
-
-def _is_program(folder: Path, program: str, path: str) -> bool:
-    word = str(folder.absolute() / Path(program).expanduser()) if "/" in program else program
-    return shutil.which(word, path=path) is not None
 
 
 def _on_nodes(counts: Sequence[int], nodes: Nodes) -> tuple[int, ...]:

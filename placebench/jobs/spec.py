@@ -88,6 +88,8 @@ def _words(value: Any) -> Any:
     if isinstance(value, list | tuple):
         value = tuple(str(word) if type(word) in (int, float) else word for word in value)
         _texts_are_known(word for word in value if isinstance(word, str))
+        if any(isinstance(word, str) and "\0" in word for word in value):
+            raise ValueError("no word of a command can have a NUL in it")
     return value
 
 
@@ -95,6 +97,11 @@ def _variables(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     texts = {name: str(one) if type(one) in (int, float) else one for name, one in value.items()}
+    for name, text in texts.items():
+        if isinstance(name, str) and (not name or "=" in name or "\0" in name):
+            raise ValueError(f"{shown(name)} cannot be the name of a variable: it is empty, or = or a NUL is in it")
+        if isinstance(text, str) and "\0" in text:
+            raise ValueError(f"{name}: a variable cannot have a NUL in its value")
     _texts_are_known(text for text in texts.values() if isinstance(text, str))
     return texts
 
@@ -105,7 +112,10 @@ def _counts(value: Any) -> Any:
 
 
 def _home(value: Any) -> Any:
-    return Path(value).expanduser() if isinstance(value, str) and value else value
+    try:
+        return Path(value).expanduser() if isinstance(value, str) and value else value
+    except RuntimeError:
+        raise ValueError(f"{shown(value)}: there is no such user; write the whole path") from None
 
 
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]

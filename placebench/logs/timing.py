@@ -39,7 +39,7 @@ class Kind(StrEnum):
     OUTSIDE = "outside"
     """Outside the step's own time."""
     UNATTRIBUTED = "unattributed"
-    """The step's time that no phase explains."""
+    """The step's time that no phase explains; not known of steps without phases."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def timings_of(metrics: pd.DataFrame, rules: TimingRules = VERL_TIMING) -> Timin
 
     `timing/x` (verl before 0.2) and `timing_s/x` both become phase `x`. `unattributed` is the log's own
     `timing_s/unattributed` if it has one, else step - sum of the serial phases; it is left out where phases
-    overlap or the log has no step time.
+    overlap, and where the log has no step time or no phases.
 
     Args:
         metrics: a row a step and a column a metric, as `StepTable.wide` gives them.
@@ -282,8 +282,11 @@ def _classify(seconds: pd.DataFrame, rules: TimingRules) -> Timings:
         if rules.step_is_sum:
             overlapping = overlapping or bool((unexplained > slack).any())
         elif not overlapping and UNATTRIBUTED not in kinds:
-            kinds[UNATTRIBUTED] = Kind.UNATTRIBUTED
-            seconds = seconds.assign(**{UNATTRIBUTED: rest.clip(lower=0)})
+            # Validation and checkpoints tell nothing of what else the step consisted of.
+            is_told = seconds[[phase for phase in serial if phase not in rules.movable]].notna().any(axis=1)
+            if is_told.any():
+                kinds[UNATTRIBUTED] = Kind.UNATTRIBUTED
+                seconds = seconds.assign(**{UNATTRIBUTED: rest.clip(lower=0).where(is_told)})
     if overlapping:
         kinds = {phase: Kind.OVERLAP if kind is Kind.PHASE else kind for phase, kind in kinds.items()}
     return Timings(seconds[phase_order(kinds)], kinds)

@@ -295,8 +295,13 @@ def is_stdout(path: Path) -> bool:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write an object atomically; NaN and infinity are refused, a missing number is null."""
-    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    """Write an object atomically, as `json_text` has it."""
+    write_atomically(path, json_text(content))
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """An object as the content of a file; NaN and infinity are refused, a missing number is null."""
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def append_to(path: Path) -> TextIO:

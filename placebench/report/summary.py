@@ -124,7 +124,7 @@ def _about_sides(comparison: Comparison, warmup_steps: int, command: tuple[str, 
     """What the summary of chosen sides has besides them: of their runs and logs no more than where they are."""
     first, *others = comparison.sides
     launches = [
-        (side.name, number, launch)
+        (side, number, launch)
         for side in comparison.sides
         for number, launch in enumerate(side.background.sources, start=1)
     ]
@@ -150,12 +150,12 @@ def _about_sides(comparison: Comparison, warmup_steps: int, command: tuple[str, 
         "host": {},
         "versions": {},
         "git": None,
-        "launches": tuple(_launch_of_side(name, number, launch) for name, number, launch in launches),
+        "launches": tuple(_launch_of_side(side, number, launch) for side, number, launch in launches),
         "sources": tuple(
             SourceSummary(
-                arm=name, source=launch.path, format=launch.format, steps=launch.steps, measured=launch.measured
+                arm=side.name, source=launch.path, format=launch.format, steps=launch.steps, measured=launch.measured
             )
-            for name, _, launch in launches
+            for side, _, launch in launches
         ),
     }
 
@@ -382,8 +382,11 @@ def _launch(run: Run, launch: Launch, values: dict[str, float]) -> LaunchSummary
     )
 
 
-def _launch_of_side(name: str, number: int, launch: LaunchSource) -> LaunchSummary:
+def _launch_of_side(side: Side, number: int, launch: LaunchSource) -> LaunchSummary:
+    # Steps that a pause was a part of are not measured either; logs know none.
+    known = side.launches[number - 1] if isinstance(side, RunSide) else None
+    warmup_steps = known.warmup_steps if known else launch.steps - launch.measured
     return LaunchSummary(
-        round=number, placement=name, status=Status.DONE, error=None, steps=launch.steps, startup_s=None, steps_s=None,
-        stop_s=None,
+        round=number, placement=side.name, status=Status.DONE, error=None, steps=launch.steps,
+        warmup_steps=warmup_steps, startup_s=None, steps_s=None, stop_s=None,
     )  # fmt: skip

@@ -127,10 +127,10 @@ def _print_words(summary: Summary, console: Console) -> None:
 def _how(summary: Summary) -> str:
     """How the numbers of the tables came about, in three lines at most; the report has the rest."""
     if summary.kind == "comparison":
-        what, more = f"at least {_warmup(summary)}", "Phases that overlap are never added up."
+        more = "Phases that overlap are never added up."
     else:
-        what, more = _warmup(summary), f"Device load: {summary.method.load}. The report says more."
-    return f"Values: median step of a launch, {what} left out; mean of the launches. {more}"
+        more = f"Device load: {summary.method.load}. The report says more."
+    return f"Values: median step of a launch, {_warmup(summary)} left out; mean of the launches. {more}"
 
 
 def _warmup(summary: Summary) -> str:

@@ -48,7 +48,7 @@ def waterfall(comparison: Comparison) -> Figure | None:
 
 
 def _bars(change: StepChange, colors: dict[str, str], told: Scale) -> list[_Bar]:
-    """The phases that differ enough to be seen, in the step's order, then the gaps and the rest."""
+    """The phases that differ enough to be seen, in the step's order, then the gaps and all that are smaller."""
     least = NOTABLE * min(change.first_s, change.other_s)
     shown = [part for part in change.phases if abs(part.difference) >= least]
     bars = [
@@ -59,7 +59,7 @@ def _bars(change: StepChange, colors: dict[str, str], told: Scale) -> list[_Bar]
     if abs(gaps) >= least:
         bars.append(_Bar("gaps between phases", colors[UNATTRIBUTED], gaps))
         rest -= gaps
-    return [*bars, _Bar("all else", colors[UNATTRIBUTED], rest)] if abs(rest) >= least / 10 else bars
+    return [*bars, _Bar("smaller parts", colors[UNATTRIBUTED], rest)] if abs(rest) >= least / 10 else bars
 
 
 def _note(part: PartChange, least: float, told: Scale) -> str:

@@ -39,6 +39,10 @@ class Scale:
             return MISSING
         return self._with_unit(f"{'−' if value < 0 else ''}{self._size(value)}")
 
+    def rounded(self, value: float) -> float:
+        """A number as it is shown."""
+        return round(value / self.size, self.decimals) * self.size
+
     def signed(self, value: float) -> str:
         """A difference with its sign, a true minus, and its unit."""
         sign = "" if abs(value) < NEGLIGIBLE else "−" if value < 0 else "+"

@@ -45,6 +45,14 @@ def test_files_are_not_scattered_into_the_current_folder(tmp_path: Path, monkeyp
     assert not list(Path().iterdir())
 
 
+def test_the_warm_up_that_is_told_is_that_of_the_launches(tmp_path: Path) -> None:
+    run = SyntheticRun(warmup_steps=1).write(tmp_path / "run")
+    log = verl_log(tmp_path, "log.jsonl")
+    assert "a launch, 1 warm-up step left out;" in words(invoke(run, "--out", tmp_path / "one").stdout)
+    both = invoke(run, log, "--warmup-steps", 3, "--force", "--out", tmp_path / "both")
+    assert "a launch, 1 to 3 warm-up steps left out;" in words(both.stdout)
+
+
 def test_what_differs_stands_beside_the_verdict(tmp_path: Path) -> None:
     a = verl_log(tmp_path, "a.log", head=VERL_CONFIG)
     other = VERL_CONFIG.replace("'train_batch_size': 256", "'train_batch_size': 512").replace("0.5B-Instruct", "0.5B")

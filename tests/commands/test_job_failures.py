@@ -52,6 +52,16 @@ def test_a_job_that_says_nothing_is_given_up() -> None:
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _runs_here(pid)]
 
 
+def test_a_launch_of_which_nothing_can_be_made_is_no_success() -> None:
+    write(Path(), "plain.py", "for step in (1, 2, 3):\n    print(f'step:{step} - timing_s/step:0')")
+    asked = ("--rounds", "1", "--steps", "3", "--warmup-steps", "1")
+    result = invoke("run", *BASE, *asked, "--job", "command", "--", sys.executable, "plain.py")
+    assert result.exit_code == 3
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("placebench: 1 of 1 launches cannot be reported on, the first: runs/")
+    assert last.endswith("step of step 1 takes 0 s")
+
+
 def test_daemons_and_what_ignores_sigterm_end_with_the_launch() -> None:
     daemons = """
 import os, signal, sys, time
@@ -60,6 +70,11 @@ if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         time.sleep(600)
+    os._exit(0)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve("/bin/sleep", ["sleep", "600"], {})
     os._exit(0)
 step = 0
 while True:
@@ -112,6 +127,6 @@ with open(sys.argv[1] + "/data", "wb") as file:
 
 def _runs_here(pid: str) -> bool:
     try:
-        return "plain.py" in Path(f"/proc/{pid}/cmdline").read_text() and os.readlink(f"/proc/{pid}/cwd") == os.getcwd()
+        return int(pid) != os.getpid() and os.readlink(f"/proc/{pid}/cwd") == os.getcwd()
     except OSError:
         return False

@@ -243,7 +243,7 @@ def test_the_waterfall_leads_from_one_step_time_to_the_other(tmp_path: Path) -> 
         "values",
         "update_critic",
         "update_actor",
-        "all else",
+        "smaller parts",
         "split",
     ]
     widths = [patch.get_width() for patch in axes.patches]  # type: ignore[attr-defined]

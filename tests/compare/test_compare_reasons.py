@@ -64,9 +64,9 @@ def test_slower_for_having_fewer_devices_in_spite_of_overlap(tmp_path: Path) -> 
     assert texts(build(tmp_path, {"standard": STANDARD, "split": SPLIT})) == (
         "split is slower than standard: a step takes 40.8 % more time, 1.83 s instead of 1.30 s"
         " (95 % interval 40.8 % more, 3 launches each).",
-        "split overlaps 0.61 s of work (update_critic beside update_actor 0.40 s and values beside"
-        " old_log_prob 0.19 s), but on 1 device instead of 2, phases take 1.14 s longer (gen 0.40 s, update_actor"
-        " 0.24 s, update_critic 0.20 s and 3 more). In all, a step takes 0.53 s longer.",
+        "split overlaps 0.61 s of work (update_critic beside update_actor 0.40 s, values beside"
+        " old_log_prob 0.19 s and 2 others 0.02 s), but on 1 device instead of 2, phases take 1.14 s longer (gen 0.40"
+        " s, update_actor 0.24 s, update_critic 0.20 s and 3 others 0.30 s). In all, a step takes 0.53 s longer.",
         "In split, cpu:1 (critic_pool) waits 1.22 s of the 1.83 s step (67 %): 0.90 s for gen, 0.19 s for ref, 0.08 s"
         " for update_actor, 0.03 s while no phase runs and 0.02 s in other waits.",
     )
@@ -75,8 +75,8 @@ def test_slower_for_having_fewer_devices_in_spite_of_overlap(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("reward_s", "last"),
     [
-        (0.01, "values beside ref 0.10 s and update_critic beside update_weights 0.08 s"),
-        (0.08, "values beside ref 0.17 s, values beside old_log_prob 0.12 s and 2 more"),
+        (0.01, "values beside ref 0.10 s, update_critic beside update_weights 0.08 s and 1 other 0.01 s"),
+        (0.08, "values beside ref 0.17 s, values beside old_log_prob 0.12 s and 2 others 0.16 s"),
     ],
 )
 def test_what_is_hidden_beyond_the_longest_is_counted(tmp_path: Path, reward_s: float, last: str) -> None:
@@ -150,8 +150,8 @@ def test_a_phase_that_takes_longer_but_stays_hidden_is_told_as_such(tmp_path: Pa
     _, why, _ = texts(build(tmp_path, {"split": SPLIT, "slow": slow_values}))
     assert why == (
         "slow overlaps 0.77 s of work (update_critic beside update_actor 0.40 s, values beside"
-        " old_log_prob 0.19 s and values beside ref 0.17 s), split 0.61 s, and in return on 1 device as before,"
-        " values takes 0.16 s longer."
+        " old_log_prob 0.19 s, values beside ref 0.17 s and 1 other 0.01 s), split 0.61 s, and in return on 1 device as"
+        " before, values takes 0.16 s longer."
     )
 
 
@@ -193,13 +193,22 @@ def test_an_undecided_reason_adds_up_to_the_difference(tmp_path: Path) -> None:
     vary_gen(path, (-0.3, 0.0, 0.3))
     verdict, why, _ = texts(compare_run(path))
     assert verdict.startswith("Undecided")
-    # The rest is gen, on which the rounds do not agree.
+    # The rounds do not agree on gen, the largest of the parts.
     assert why == (
         "Measured, but as uncertain as the verdict: split overlaps 0.60 s of work"
-        " (update_critic beside update_actor 0.40 s and values beside old_log_prob 0.19 s); on 1 device instead of 2,"
-        " phases take 0.73 s longer (update_actor 0.24 s, update_critic 0.20 s, old_log_prob 0.10 s and 2 more); all"
-        " else takes 0.39 s longer. In all, a step takes 0.51 s longer."
+        " (update_critic beside update_actor 0.40 s, values beside old_log_prob 0.19 s and 2 others 0.01 s); on 1"
+        " device instead of 2, phases take 1.12 s longer (gen perhaps 0.39 s, update_actor 0.24 s, update_critic 0.20 s"
+        " and 3 others 0.29 s). In all, a step takes 0.51 s longer."
     )
+
+
+def test_what_is_said_to_be_hidden_is_what_the_table_has_and_leaves_out_work_beside_gaps(tmp_path: Path) -> None:
+    # The critic works on for 0.06 s in the gap before weights are sent.
+    times = {**SPLIT.times, "update_critic": (1.32, 1.86), "update_weights": (1.86, 1.88)}
+    gapped = replace(SPLIT, times=times, step_s=1.90)
+    comparison = build(tmp_path, {"standard": STANDARD, "split": gapped})
+    assert comparison.sides[1].value("hidden") == pytest.approx(0.69)
+    assert "split overlaps 0.69 s of work (update_critic beside update_actor 0.48 s" in texts(comparison)[1]
 
 
 def test_a_phase_is_named_where_the_rounds_agree_on_its_sign(tmp_path: Path) -> None:
@@ -222,9 +231,9 @@ def test_one_launch_states_measurements_and_no_verdict(tmp_path: Path) -> None:
     )
     assert why == (
         "Measured, but as uncertain as the verdict: split overlaps 0.61 s of work"
-        " (update_critic beside update_actor 0.40 s and values beside old_log_prob 0.19 s); on 1 device instead of 2,"
-        " phases take 1.14 s longer (gen 0.40 s, update_actor 0.24 s, update_critic 0.20 s and 3 more). In all, a step"
-        " takes 0.53 s longer."
+        " (update_critic beside update_actor 0.40 s, values beside old_log_prob 0.19 s and 2 others 0.02 s); on 1"
+        " device instead of 2, phases take 1.14 s longer (gen 0.40 s, update_actor 0.24 s, update_critic 0.20 s and 3"
+        " others 0.30 s). In all, a step takes 0.53 s longer."
     )
 
 
@@ -247,19 +256,8 @@ def test_a_phase_whose_pool_nobody_has_said_is_on_the_devices_that_do_it(tmp_pat
     assert texts(compare_run(path))[1] == "On 2 devices as before, update_weights takes 0.10 s longer."
 
 
-@pytest.mark.parametrize(
-    ("overlap", "expected"),
-    [
-        ("none", "In the controller instead of on 2 devices, values takes 0.10 s longer."),
-        # What was before it on its devices is then beside the path, though no phase is on it.
-        (
-            "all",
-            "moved overlaps 0.21 s of work, but in the controller instead of on 2 devices, values takes"
-            " 0.10 s longer; 0.21 s more passes between phases. In all, a step takes 0.10 s longer.",
-        ),
-    ],
-)
-def test_a_phase_that_moves_to_the_controller_is_told_as_such(tmp_path: Path, overlap: str, expected: str) -> None:
+@pytest.mark.parametrize("overlap", ["none", "all"])
+def test_a_phase_that_moves_to_the_controller_is_told_as_such(tmp_path: Path, overlap: str) -> None:
     def move(span: dict[str, Any]) -> None:
         if span["phase"] == "values":
             span.update(role=None, pool=None, device="controller")
@@ -271,7 +269,8 @@ def test_a_phase_that_moves_to_the_controller_is_told_as_such(tmp_path: Path, ov
     path = run.write(tmp_path / "run")
     edit_spans(path, "moved", move)
     _, why, *_ = texts(compare_run(path))
-    assert why == expected
+    # What was before it on its devices is beside a gap where all may overlap: neither hidden, nor are they idle then.
+    assert why == "In the controller instead of on 2 devices, values takes 0.10 s longer."
 
 
 def test_time_between_phases_is_a_cost(tmp_path: Path) -> None:

@@ -173,6 +173,15 @@ def test_caveats_name_launches_work_and_samples(tmp_path: Path) -> None:
     assert any(line.startswith("round 1 standard: the sampler missed 30 of ") for line in found)
 
 
+def test_a_job_that_counts_no_tokens_is_not_told_to_compare_them(tmp_path: Path) -> None:
+    lone = Layout({"only": ("cpu:0",)}, dict.fromkeys(SPLIT.roles, "only"), STANDARD.times, STANDARD.step_s)
+    path = SyntheticRun(layouts={"standard": STANDARD, "lone": lone}).write(tmp_path / "run")
+    for steps in path.glob("trials/*/steps.jsonl"):
+        steps.write_text(steps.read_text().replace("perf/total_num_tokens", "perf/other"))
+    assert "lone uses 1 device and standard 2." in caveats(compare_run(path))
+    assert "lone has 1 device and standard 2." in caveats(compare_sides(run_sides(path)))
+
+
 def test_a_step_that_computed_no_numbers_is_told(tmp_path: Path) -> None:
     sound = {"critic/score/mean": 0.5, "actor/pg_loss": -0.1, "critic/vf_loss": 0.2, "actor/grad_norm": 1.0}
     path = SyntheticRun(rounds=2, metrics=sound | {"training/queue_mean": math.nan}).write(tmp_path / "run")

@@ -148,6 +148,12 @@ def test_arms_of_the_same_run_and_of_another_are_told_apart(tmp_path: Path) -> N
     assert told.endswith(f"; of two/standard {welch}")
 
 
+def test_of_logs_it_is_not_known_whether_they_took_turns(tmp_path: Path) -> None:
+    before, after = (arm(*(verl_log(tmp_path, f"{name}{n}.log") for n in (1, 2)), name=name) for name in ("a", "b"))
+    told = "Whether launches of b and a took turns is not known: if they did not and the machine changed in between,"
+    assert any(line.startswith(told) for line in caveats(compare_sides([before, after])))
+
+
 def test_the_reason_is_the_one_that_the_runs_own_report_gives(tmp_path: Path) -> None:
     run = SyntheticRun(pace=lambda round_, _: 1.0).write(tmp_path / "run")
     told = compare_run(run)

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,9 @@ def test_any_step_adds_up(work: list[tuple[str, str, list[int]]]) -> None:
         assert numbers.get(f"wait/{pool}/own pool", 0.0) == pytest.approx(sum(slower) / len(devices))
         assert waits == pytest.approx(sum(numbers[f"idle/{device}"] for device in devices) / len(devices))
     assert -1e-9 <= numbers["hidden"] <= busy["cpu:2"] + 1e-9
-    assert numbers["unattributed"] == pytest.approx(2.0)
+    under_way = len({tick for _, _, (start, end) in work for tick in range(start, end)}) / 10
+    is_known = any(start < 20 and end > 0 for *_, (start, end) in work)
+    assert numbers["unattributed"] == pytest.approx(2.0 - under_way if is_known else math.nan, nan_ok=True)
 
 
 def test_launches_count_with_the_median_after_the_warm_up(tmp_path: Path) -> None:

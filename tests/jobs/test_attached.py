@@ -230,6 +230,16 @@ def test_phases_of_which_no_device_is_known_are_left_out_and_it_is_said(tmp_path
     ]
 
 
+def test_lines_that_the_hooks_did_not_write_are_left_out_and_it_is_said(tmp_path: Path) -> None:
+    spans = attached(tmp_path, "standard")
+    odd = span("gen", 11, float("nan"))
+    leave(tmp_path, 1, span("step", 10, 20), {"kind": "span"}, {"no": 1}, odd)
+    (tmp_path / "odd.jsonl").write_bytes(b"\xff{\n[1]\n" + json.dumps(span("step", 1, 2)).encode() + b"\n")
+    rows(spans, STEPS[:1])
+    assert spans.steps == 1
+    assert sum("has lines that the hooks did not write" in text for text in spans.notes) == 2
+
+
 def test_what_ray_has_allotted_is_a_device_of_the_launch_or_noted(tmp_path: Path) -> None:
     spans = attached(tmp_path, "standard")
     for pid, gpus in ((1, ["1"]), (2, ["GPU-0"]), (3, ["7"]), (4, [])):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -304,6 +305,43 @@ def test_steps_that_a_loop_marks_count_where_it_logs_none(tmp_path: Path) -> Non
     short = prepare(tmp_path / "short", *python(tmp_path / "short", OWN_LOOP, "2", "0"), devices=1)
     assert bridge.main(str(short.path)) == JobExit.FAILED
     assert read_end(short)["message"] == "the command ended with exit code 0 after 2 of 3 steps"
+
+
+NESTED = """
+import os, time
+from placebench_attach import span
+is_other = os.fork() == 0
+for step in range(4):
+    with span("step"):
+        time.sleep(0.02)
+        with span("step"):
+            time.sleep(0.02)
+"""
+
+
+def test_steps_within_steps_and_those_of_a_second_process_count_once(tmp_path: Path) -> None:
+    trial = prepare(tmp_path, *python(tmp_path, NESTED), steps=4, devices=1)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert [row["timing_s/step"] for row in rows(trial)] == pytest.approx([0.04] * 4, rel=0.5)
+    flags = [flag.text for flag in LogRecord.read(trial).flags]
+    assert [text.split(",")[0] for text in flags] == [
+        "steps are marked within steps: the outermost of them count",
+        "several processes mark steps",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ({"log": {"format": "csv"}}, "names no column of steps"),
+        ({"env": {"RANK": ""}, "devices": 2}, "exit code 0 after 0 of 3 steps"),
+    ],
+)
+def test_what_cannot_be_read_ends_the_launch_with_its_reason(tmp_path: Path, job: dict[str, Any], message: str) -> None:
+    text = "from placebench_attach import span\nwith span('gen'):\n    print('hello')"
+    trial = prepare(tmp_path, *python(tmp_path, text), **job)
+    assert bridge.main(str(trial.path)) != JobExit.DONE
+    assert message in read_end(trial)["message"]
 
 
 def test_a_loop_that_logs_no_steps_and_trains_on_is_ended_after_those_that_it_marks(

@@ -90,6 +90,14 @@ def test_generation_beside_the_step_is_not_part_of_it() -> None:
     assert seconds_of("unattributed", steps) == {1: 1.0}
 
 
+def test_nothing_is_unattributed_where_no_phase_is_known() -> None:
+    assert set(kinds({1: timings(step=4.0), 2: timings(step=5.0)})) == {"step"}
+    upkeep = {step: timings(step=4.0 + step % 2, **({"testing": 1.0} if step % 2 else {})) for step in range(6)}
+    assert set(kinds(upkeep)) == {"step", "testing"}
+    some = {1: timings(gen=3.0, step=4.0), 2: timings(step=5.0)}
+    assert seconds_of("unattributed", some) == pytest.approx({1: 1.0})
+
+
 def test_the_logs_own_unattributed_is_taken() -> None:
     serial = {1: timings(gen=2.0, adv=1.0, unattributed=0.5, step=3.5)}
     assert seconds_of("unattributed", serial, PLACEBENCH_TIMING) == {1: 0.5}

@@ -70,6 +70,9 @@ def test_shared_runs_are_compared_by_their_launches(runs: tuple[Path, Path]) -> 
     assert shared.exit_code == 0, shared.output
     row = next(line.split() for line in whole.stdout.splitlines() if line.startswith("step "))
     assert next(line.split() for line in shared.stdout.splitlines() if line.startswith("step "))[:5] == row[:5]
+    text = " ".join(shared.stdout.split())
+    unknown = "of standard and split the tokens of single steps are not known"
+    assert f"A step may be more work for one than for the other: {unknown}." in text
     old = invoke("compare", REFERENCE / "4x-h200/qwen2.5-7b")
     assert (old.exit_code, old.stderr.count("\n")) == (2, 1)
     assert "its summary.json has no numbers of single launches of standard: compare needs them" in old.stderr

@@ -5,14 +5,14 @@ the sum of the differences of these parts, and nothing is counted twice, whateve
 what it takes less what of it is hidden beside the path; both may change from one placement to the other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from placebench.compare.comparison import Comparison
-from placebench.compare.metrics import END, GAP, IMBALANCE, OFF_PATH, PATH, PATH_KEYS, STEP_TIME
+from placebench.compare.metrics import BESIDE, END, GAP, IMBALANCE, OFF_PATH, PATH, PATH_KEYS, STEP_TIME
 from placebench.compare.pairing import launches_compared
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Estimate, estimate, unpaired_difference
@@ -90,9 +90,9 @@ class StepChange:
     other_s: float
     """Step time of the other placement, the sum of its parts on the path."""
     hidden: Estimate
-    """Seconds more that the other hides beside its path, all phases together, over the rounds."""
+    """Seconds more that the other hides beside phases of its path, all together, over the rounds."""
     gaps: Estimate
-    """Seconds more that pass in gaps on its path, over the rounds."""
+    """Seconds more that pass in gaps on its path without work beside them, over the rounds."""
 
     @property
     def difference(self) -> float:
@@ -134,8 +134,8 @@ def step_change(first: Side, other: Side) -> StepChange | None:
     """Divide the difference of the step times of two sides; None where one of them has no path."""
     first, other, in_pairs = launches_compared(first, other)
 
-    def change(keys: list[str]) -> Estimate:
-        sides = (_sums(first, keys), _sums(other, keys))
+    def change(keys: list[str], without: Sequence[str] = ()) -> Estimate:
+        sides = (_sums(first, keys, without), _sums(other, keys, without))
         return _over_rounds(*sides) if in_pairs else _over_launches(*sides)
 
     sides = [{(part.is_gap, part.phase): part for part in path_parts(side)} for side in (first, other)]
@@ -154,12 +154,14 @@ def step_change(first: Side, other: Side) -> StepChange | None:
         if any(key in side for side in sides)
     ]
     off_path, gaps = ([prefix + name for name in (*names, END)] for prefix in (OFF_PATH, GAP))
+    beside = [BESIDE + pair for pair in dict.fromkeys([*first.keys(BESIDE), *other.keys(BESIDE)])]
     return StepChange(
         tuple(parts),
         first.value(STEP_TIME.key),
         other.value(STEP_TIME.key),
-        change(off_path),
-        change(gaps),
+        change(beside),
+        # What lies off the path and beside no phase of it lies beside a gap.
+        change([*gaps, *beside], without=off_path),
     )
 
 
@@ -181,7 +183,8 @@ def _over_launches(first: Mapping[int, float], other: Mapping[int, float]) -> Es
     return Estimate(center, center - half, center + half, min(len(first), len(other)))
 
 
-def _sums(side: Side, keys: list[str]) -> Mapping[int, float]:
-    found = [side.by_round(key) for key in keys]
+def _sums(side: Side, keys: Sequence[str], without: Sequence[str]) -> Mapping[int, float]:
+    """The sum of some parts less that of others, by round."""
+    signed = [*((1.0, side.by_round(key)) for key in keys), *((-1.0, side.by_round(key)) for key in without)]
     rounds = side.measured_rounds
-    return {round_: side.scale_of_parts * sum(by.get(round_, 0.0) for by in found) for round_ in rounds}
+    return {round_: side.scale_of_parts * sum(sign * by.get(round_, 0.0) for sign, by in signed) for round_ in rounds}

@@ -15,7 +15,7 @@ from placebench.compare.explain.gains import OverlapGain, overlap_gains
 from placebench.compare.explain.hardware import hardware_warnings
 from placebench.compare.explain.placing import misplacements
 from placebench.compare.measure.placements import GPM_LOAD, RunSide
-from placebench.compare.metrics import LOAD, STEP_TIME, UNATTRIBUTED, phase_metric
+from placebench.compare.metrics import LOAD, STEP_TIME, TOKENS, TOKENS_PER_DEVICE, UNATTRIBUTED, phase_metric
 from placebench.compare.read.run import Launch, Run
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio
@@ -28,6 +28,7 @@ from placebench.spec.text import factor, format_seconds, listing, number, plural
 
 ADVICE = " --ignore-eos makes work equal."
 DRIFT = "if the machine changed in between, that shows as a difference"
+UNKNOWN_DRIFT = "if they did not and the machine changed in between, that shows as a difference"
 MISSED_TICKS = 0.01
 # Metrics that are numbers as long as training works, in the order in which one spoils the next.
 LEARNING = (r"^critic/score/mean$", r"^critic/rewards/mean$", r"_loss$", r"/grad_norm$")
@@ -78,7 +79,8 @@ def _of_chosen_sides(comparison: Comparison) -> Iterator[str]:
         counts = [side.background.facts.get("devices") for side in (other, first)]
         if None not in counts and counts[0] != counts[1]:
             what = "device" if str(counts[0]) == "1" else "devices"
-            yield f"{other.name} has {counts[0]} {what} and {first.name} {counts[1]}: compare tokens/s/device."
+            advice = ": compare tokens/s/device" if _both_count_tokens(first, other) else ""
+            yield f"{other.name} has {counts[0]} {what} and {first.name} {counts[1]}{advice}."
     yield from _gains(overlap_gains(comparison))
     yield from (line for side in comparison.sides for line in _overlaps(side))
     for side in comparison.sides:
@@ -153,8 +155,13 @@ def _few_launches(comparison: Comparison) -> Iterator[str]:
 
 def _not_interleaved(comparison: Comparison) -> Iterator[str]:
     first = comparison.first
-    if apart := [other.name for other in comparison.others if not first.shares_rounds(other)]:
-        yield (f"The launches of {listing(apart)} did not take turns with those of {first.name}: {DRIFT}.")
+    apart = [other for other in comparison.others if not first.shares_rounds(other)]
+    # Logs do not say when their launches were: whoever has written them may have let them take turns.
+    runs = [other.name for other in apart if first.home and other.home]
+    if runs:
+        yield f"The launches of {listing(runs)} did not take turns with those of {first.name}: {DRIFT}."
+    if logs := [other.name for other in apart if other.name not in runs]:
+        yield f"Whether launches of {listing(logs)} and {first.name} took turns is not known: {UNKNOWN_DRIFT}."
 
 
 def _pairing(first: Side, other: Side) -> Iterator[str]:
@@ -229,8 +236,11 @@ def _other_work(first: Side, other: Side) -> Iterator[str]:
             " step times do not tell which is faster."
         )
     elif has_unknown_work(first, other):
-        silent = [side.name for side in (first, other) if "tokens a step" not in side.background.facts]
+        unknown = [side for side in (first, other) if "tokens a step" not in side.background.facts]
+        silent = [side.name for side in unknown if not side.estimate(TOKENS.key).n]
         counts = f"{listing(silent)} {'does' if len(silent) == 1 else 'do'} not count tokens"
+        if not silent:
+            counts = f"of {listing(side.name for side in unknown)} the tokens of single steps are not known"
         yield f"A step may be more work for one than for the other: {counts}."
 
 
@@ -292,10 +302,13 @@ def _adjustment(work: UnequalWork) -> str:
 def _unequal_pools(first: RunSide, other: RunSide) -> Iterator[str]:
     before, now = (side.placement.devices for side in (first, other))
     if len(now) != len(before):
-        yield (
-            f"{other.name} uses {plural(len(now), 'device')} and {first.name} {len(before)}: compare tokens/s/device,"
-            " not the time of a step."
-        )
+        advice = ": compare tokens/s/device, not the time of a step" if _both_count_tokens(first, other) else ""
+        yield f"{other.name} uses {plural(len(now), 'device')} and {first.name} {len(before)}{advice}."
+
+
+def _both_count_tokens(first: Side, other: Side) -> bool:
+    """Whether a throughput can be compared where the time of a step says little."""
+    return all(side.estimate(TOKENS_PER_DEVICE.key).n for side in (first, other))
 
 
 def _launch(run: Run, launch: Launch) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """The verdict in words and the reason for it, both computed from the measurements.
 
 The reason divides the difference of the step times along the critical paths (`breakdown`): phases that take longer or
-less long, work that is hidden beside the path, time between phases. Each is named only where it is decided, that is
-where the rounds agree on its sign, and large enough to matter; what is not named is summed up as the rest.
+less long, work that is hidden beside phases of the path, time between phases without such work. Each is named where it
+is large enough to matter, with `PERHAPS` where the rounds do not agree on its sign; what is not named is summed up as
+the rest.
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from placebench.compare.comparability import has_other_work
 from placebench.compare.comparison import Comparison
-from placebench.compare.explain.breakdown import PartChange, PathPart, StepChange, path_parts, step_change
+from placebench.compare.explain.breakdown import PartChange, StepChange, path_parts, step_change
 from placebench.compare.explain.waiting import by_size, is_notable, longest_idle_share, most_named, parts_scale, waiting
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import BESIDE, LOG_CLOCK, STEP_TIME, TOKENS_PER_DEVICE, Metric, phase_metric
@@ -26,6 +27,8 @@ from placebench.telemetry.spans import CONTROLLER
 RATIO_APART = 0.02
 
 NOTHING = "no single cause stands out"
+# Before seconds of which the rounds do not tell whether they are more or less than 0.
+PERHAPS = "perhaps "
 
 
 def headline(comparison: Comparison, other: Side) -> str:
@@ -168,16 +171,17 @@ def _longer(seconds: float, told: Scale) -> str:
 
 
 def _hidden_clauses(change: StepChange, first: RunSide, other: RunSide, told: Scale) -> Iterator[_Clause]:
-    """What the placement that hides more work beside its critical path hides."""
-    hidden = [sum(part.off_path for part in side) for side in _phases(change)]
+    """What the placement that hides more work beside the phases of its critical path hides."""
+    hidden = [sum(_beside(side).values()) for side in (first, other)]
     more = hidden[1] - hidden[0]
-    if not is_notable(abs(more), first) or not _has_a_sign(change.hidden):
+    if not is_notable(abs(more), first):
         return
     most, least = (other, first) if more > 0 else (first, other)
-    beside = [(pair, seconds) for pair, seconds in by_size(_beside(most)) if is_notable(seconds, most)]
-    text = f"{most.name} overlaps {told.text(max(hidden))} of work"
-    if beside:  # what lies beside a gap is beside no phase
-        text += f" ({_name(beside, told)})"
+    beside = by_size(_beside(most))
+    count = sum(is_notable(seconds, most) for _, seconds in beside)
+    text = f"{most.name} overlaps {_perhaps(change.hidden)}{told.text(max(hidden))} of work"
+    if count:
+        text += f" ({_name(beside, told, count)})"
     if is_notable(min(hidden), least):
         text += f", {least.name} {told.text(min(hidden))}"
     yield _Clause(text, -more)
@@ -193,15 +197,11 @@ def _beside(side: RunSide) -> dict[str, float]:
     return seconds
 
 
-def _phases(change: StepChange) -> tuple[list[PathPart], list[PathPart]]:
-    return [part.first for part in change.phases], [part.other for part in change.phases]
-
-
 def _phase_clauses(change: StepChange, first: RunSide, other: RunSide, told: Scale) -> Iterator[_Clause]:
-    """Phases that take decidedly more, and decidedly less, time; those on the same change of devices in one clause."""
+    """Phases that take notably more, and notably less, time; those on the same change of devices in one clause."""
     groups: dict[tuple[bool, str], list[PartChange]] = {}
     for part in change.phases:
-        if is_notable(abs(part.longer), first) and _has_a_sign(part.whole_rounds):
+        if is_notable(abs(part.longer), first):
             devices = _change_of_devices(part.first.phase, first, other)
             groups.setdefault((part.longer < 0, devices), []).append(part)
     for (shorter, devices), parts in sorted(groups.items(), key=lambda group: group[0][0], reverse=True):
@@ -213,11 +213,13 @@ def _phase_clauses(change: StepChange, first: RunSide, other: RunSide, told: Sca
 
 def _format_change(parts: Sequence[PartChange], word: str, first: RunSide, told: Scale) -> str:
     phases = by_size({part.first.phase: abs(part.longer) for part in parts})
+    perhaps = {part.first.phase: _perhaps(part.whole_rounds) for part in parts}
     if len(phases) == 1:
         ((phase, one),) = phases
-        text = f"{phase} takes {told.text(one)} {word}"
+        text = f"{phase} takes {perhaps[phase]}{told.text(one)} {word}"
     else:
-        text = f"phases take {told.text(sum(seconds for _, seconds in phases))} {word} ({_name(phases, told)})"
+        named = _name([(f"{phase} {perhaps[phase]}".rstrip(), seconds) for phase, seconds in phases], told)
+        text = f"phases take {told.text(sum(seconds for _, seconds in phases))} {word} ({named})"
     uneven = sum(part.other.imbalance - part.first.imbalance for part in parts)
     if word == "longer" and is_notable(uneven, first):
         text += f", {told.text(uneven)} of it for the slowest device"
@@ -225,15 +227,16 @@ def _format_change(parts: Sequence[PartChange], word: str, first: RunSide, told:
 
 
 def _gap_clauses(change: StepChange, first: RunSide, told: Scale) -> Iterator[_Clause]:
-    """Time between the phases of the path, in which the controller works."""
-    more = sum(part.difference for part in change.parts if part.first.is_gap)
-    if is_notable(abs(more), first) and _has_a_sign(change.gaps):
-        yield _Clause(f"{told.text(abs(more))} {'more' if more > 0 else 'less'} passes between phases", more)
+    """Time between the phases of the path, in which the controller works and nothing else."""
+    more = change.gaps.value
+    if is_notable(abs(more), first):
+        text = f"{_perhaps(change.gaps)}{told.text(abs(more))} {'more' if more > 0 else 'less'} passes between phases"
+        yield _Clause(text, more)
 
 
-def _has_a_sign(difference: Estimate) -> bool:
-    """Whether the rounds agree that a difference is above, or below, 0; so it is said where there is one round."""
-    return not (difference.low <= 0 <= difference.high)
+def _perhaps(difference: Estimate) -> str:
+    """Nothing where the rounds agree that a difference is above, or below, 0; so where there is one round."""
+    return PERHAPS if difference.low <= 0 <= difference.high else ""
 
 
 def _change_of_devices(phase: str, first: RunSide, other: RunSide) -> str:
@@ -257,11 +260,15 @@ def _devices_of(phase: str, side: RunSide) -> int | None:
     return len(side.placement.pools[pool]) if pool else len(places - {CONTROLLER})
 
 
-def _name(found: Sequence[tuple[str, float]], told: Scale) -> str:
-    """Names with their seconds, and how many more there are."""
-    named = [f"{name} {told.text(seconds)}" for name, seconds in most_named(found)]
-    if more := len(found) - len(named):
-        named.append(f"{more} more")
+def _name(found: Sequence[tuple[str, float]], told: Scale, most: int | None = None) -> str:
+    """Names with their seconds, of which so many at most are worth it, and those of all others together."""
+    shown = most_named(found[:most])
+    named = [f"{name} {told.text(seconds)}" for name, seconds in shown]
+    # What is shown is to add up to the sum that stands before it, which is rounded, too.
+    rest = told.rounded(sum(seconds for _, seconds in found)) - sum(told.rounded(seconds) for _, seconds in shown)
+    count = len(found) - len(shown)
+    if count and told.rounded(rest) > 0:
+        named.append(f"{plural(count, 'other')} {told.text(rest)}")
     return listing(named)
 
 

@@ -116,7 +116,7 @@ def measure_step(step: Step, placement: RunPlacement) -> dict[str, float]:
 
     - `step_time`;
     - `phase/<phase>` and `controller/<phase>`: the two views;
-    - `unattributed`: the step without the union of the controller's view of all phases;
+    - `unattributed`: the step without the union of all phases, in either view; NaN where no phase is known;
     - `hidden`: what overlap saved: the busy time of every pool, and the controller's, summed, without the busy
       time of all together;
     - `idle/<device>`, and `idle`, their mean;
@@ -133,7 +133,9 @@ def measure_step(step: Step, placement: RunPlacement) -> dict[str, float]:
         numbers[f"phase/{phase}"] = _device_view(step, phase)
         if (submitted := ~remote & (step.phase == phase)).any():
             numbers[f"controller/{phase}"] = step.length(step.during(submitted))
-    numbers["unattributed"] = step.length(~step.during(~remote))
+    numbers[UNATTRIBUTED] = (
+        step.length(~step.during(np.full(len(step.phase), fill_value=True))) if step.phases else np.nan
+    )
     numbers["hidden"] = sum(step.length(part) for part in busy) - step.length(np.any(busy, axis=0))
     idle = {device: ~step.during(step.device == device) for device in placement.devices}
     numbers |= {f"idle/{device}": step.length(segments) for device, segments in idle.items()}

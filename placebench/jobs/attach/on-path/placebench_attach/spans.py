@@ -168,8 +168,23 @@ def _note(text: str) -> str:
     return json.dumps({"kind": "note", "text": text})
 
 
+_STEP = "step"
+
+
+class _OpenSteps(threading.local):
+    """How many spans of whole steps are open in a thread."""
+
+    count = 0
+
+
+_OPEN = _OpenSteps()
+
+
 class SpanOfBody:
-    """A context manager whose body becomes a span; one that raises, too."""
+    """A context manager whose body becomes a span; one that raises, too.
+
+    Of steps within each other the outermost is one.
+    """
 
     __slots__ = ("_name", "_source", "_start")
 
@@ -177,8 +192,16 @@ class SpanOfBody:
         self._name, self._source, self._start = name, source, 0.0
 
     def __enter__(self) -> SpanOfBody:
+        if self._name == _STEP:
+            _OPEN.count += 1
         self._start = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
-        emit(self._name, self._source, self._start, time.monotonic())
+        end = time.monotonic()
+        if self._name == _STEP:
+            _OPEN.count -= 1
+            if _OPEN.count:
+                note("steps are marked within steps: the outermost of them count")
+                return
+        emit(self._name, self._source, self._start, end)
