@@ -2,9 +2,22 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from placebench.report.placement_schema import FactorSummary, PlacementSummary, QuantitySummary
 from placebench.spec.text import MISSING, interval, ratio, scale_of
+
+
+class Judged(Protocol):
+    """Something with a verdict on a ratio."""
+
+    @property
+    def verdict(self) -> str:
+        """The word; empty where there is no ratio."""
+
+    @property
+    def corrected_for(self) -> int | None:
+        """See `RatioSummary.corrected_for`."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +44,7 @@ class Row:
     @property
     def marked_verdict(self) -> str:
         """The word, with the mark of `note_on` where the interval beside it says something else."""
-        return f"{self.verdict}*" if self.corrected_for else self.verdict
+        return marked_verdict(self)
 
 
 def comparison_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
@@ -45,8 +58,13 @@ def rows_of(first: Sequence[QuantitySummary], other: Sequence[QuantitySummary]) 
     return tuple(_row(*pair) for pair in zip(first, other, strict=True))
 
 
-def note_on(rows: Iterable[Row]) -> str | None:
-    """Why verdicts of a table are marked; None where none is."""
+def marked_verdict(found: Judged) -> str:
+    """The word of a verdict, with the mark of `note_on` where the interval beside it says something else."""
+    return f"{found.verdict}*" if found.corrected_for else found.verdict
+
+
+def note_on(rows: Iterable[Judged]) -> str | None:
+    """Why verdicts of a table or a figure are marked; None where none is."""
     if not (counts := [row.corrected_for for row in rows if row.corrected_for]):
         return None
     return f"* its interval alone would decide, but of {max(counts)} numbers compared at once some do by chance"

@@ -17,6 +17,7 @@ from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.verdicts import Better
 from placebench.logs.timing import Kind
+from placebench.report.comparison_table import marked_verdict, note_on
 from placebench.report.figures import mean_per_phase, phases_over_steps, thinning
 from placebench.report.observed_plot import CAPTION as OBSERVED_CAPTION
 from placebench.report.observed_plot import TITLE as OBSERVED_TITLE
@@ -124,7 +125,9 @@ def ratios(comparison: Comparison) -> Figure | None:
     ticks = _ticks(low, high)
     panels[-1].set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     panels[-1].xaxis.set_minor_locator(NullLocator())
-    panels[-1].set_xlabel("ratio (log scale); times: below 1 is faster, tokens/s: above 1 is faster")
+    note = note_on(found for _, rows in groups for _, found in rows)
+    axis = "ratio (log scale); times: below 1 is faster, tokens/s: above 1 is faster"
+    panels[-1].set_xlabel("\n".join(filter(None, [axis, note])))
     return figure
 
 
@@ -239,7 +242,7 @@ def _draw_ratio(axes: Axes, place: int, found: Ratio, color: str, ends: tuple[fl
         at, place, marker=marker, markersize=5.5, color=color, markeredgecolor="white", markeredgewidth=0.8,
         clip_on=False,
     )  # fmt: skip
-    text = f"{ratio(found.value, found.low, found.high)} ({interval(found.low, found.high)}) {found.verdict}"
+    text = f"{ratio(found.value, found.low, found.high)} ({interval(found.low, found.high)}) {marked_verdict(found)}"
     axes.annotate(
         text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=7.5, annotation_clip=False
     )

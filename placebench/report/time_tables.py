@@ -103,8 +103,8 @@ def _path_row(name: str, parts: Sequence[DifferenceSummary]) -> tuple[str, ...]:
         sum(getattr(part, column) for part in parts)
         for column in ("first_on_path_s", "other_on_path_s", "first_off_path_s", "other_off_path_s")
     )
-    told = scale("s", (first, other, hidden_in_first, hidden_in_other))
     low, high = (parts[0].low, parts[0].high) if len(parts) == 1 else (None, None)
+    told = scale("s", (first, other, hidden_in_first, hidden_in_other, low, high))
     return (
         name,
         told.text(first),

@@ -18,8 +18,11 @@ NEGLIGIBLE = 1e-9
 LOWEST, HIGHEST = 0.01, 100
 # From this on a ratio is told as a factor, below it in percent.
 TWICE = 1.995  # which is shown as 2.00
+# An interval that reaches beyond is told in factors, too.
+FAR = 10
 # Percentage points: below this width an interval bears a decimal.
 NARROW = 2
+_PERCENT_DECIMALS = 2
 
 
 @dataclass(frozen=True)
@@ -44,16 +47,20 @@ class Scale:
         return round(value / self.size, self.decimals) * self.size
 
     def signed(self, value: float) -> str:
-        """A difference with its sign, a true minus, and its unit."""
-        sign = "" if abs(value) < NEGLIGIBLE else "−" if value < 0 else "+"
-        return self._with_unit(f"{sign}{self._size(value)}")
+        """A difference with its sign, a true minus, and its unit; without a sign where it would be shown as 0."""
+        size = self._signed_size(value)
+        return self._with_unit(size[1:] if size[1:].startswith("<") else size)
 
     def ends(self, low: float, high: float, *, signed: bool = False) -> str:
-        """The ends of an interval, both with the digits that its width supports; with signs of a difference."""
+        """The ends of an interval, both with the digits that its width supports; with signs of a difference.
+
+        Of one that is too narrow for them to differ, it is said how narrow it is.
+        """
         own = self._of_interval(low, high)
-        if signed:
-            return own._with_unit(" to ".join(own._signed_size(end) for end in (low, high)))
-        return own._with_unit("–".join(own._size(end) for end in (low, high)))
+        ends = [own._signed_size(end) if signed else own._size(end) for end in (low, high)]
+        if ends[0] == ends[1] != "0":
+            return own._with_unit(_within(max(own.decimals, 0)))
+        return own._with_unit((" to " if signed else "–").join(ends))
 
     def _of_interval(self, low: float, high: float) -> "Scale":
         largest, half = max(abs(low), abs(high)) / self.size, (high - low) / 2 / self.size
@@ -187,10 +194,17 @@ def ratio(value: float, low: float | None, high: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """The ends of a ratio's interval, for instance `1.27–1.35` or `0.50 to >100`; a dash where there is none."""
+    """The ends of a ratio's interval, for instance `1.27–1.35` or `0.50 to >100`; a dash where there is none.
+
+    Ends have digits until they differ, `MAX_DECIMALS` at most; if they do not then, it is `±<0.0001`.
+    """
     if low is None or high is None or math.isnan(low):
         return MISSING
     decimals = _ratio_decimals(low, high)
+    while f"{low:.{decimals}f}" == f"{high:.{decimals}f}":
+        if decimals == MAX_DECIMALS:
+            return _within(decimals)
+        decimals += 1
     ends = (
         f"{low:.{decimals}f}" if low >= LOWEST else f"<{LOWEST}",
         f"{high:.{decimals}f}" if not low <= HIGHEST < high else f">{HIGHEST}",
@@ -207,22 +221,36 @@ def factor(value: float, low: float, high: float) -> str:
 def change(value: float, low: float, high: float) -> tuple[str, str]:
     """A ratio and its interval as people say them: `25 % less` and `17 to 33 % less`.
 
-    From twice as much on they are factors, `2.10 times the` and `1.90 to 2.40 times`; a noun follows the first. A share
-    that rounds to nothing is `as much`. The second is empty where there is no interval.
+    From twice as much on they are factors, `2.10 times the` and `1.90 to 2.40 times`; a noun follows the first. So they
+    are where an end of the interval is far away. A share that rounds to nothing is `as much`. The second is empty where
+    there is no interval.
     """
     known = not math.isnan(low)
+    if value >= TWICE or (known and (high > FAR or low < LOWEST)):
+        ends = f"{interval(low, high).replace('–', ' to ')} times" if known else ""
+        return f"{ratio(value, low, high)} times the", ends
     decimals = int(100 * ((high - low) if known else abs(value - 1)) < NARROW)
-    text = f"{ratio(value, low, high)} times the" if value >= TWICE else _more_or_less(value, decimals)
-    if not known:
-        return text, ""
-    if high >= TWICE or low < LOWEST:
-        return text, f"{interval(low, high).replace('–', ' to ')} times"
-    ends = sorted(((low, high)), key=lambda end: abs(end - 1)) if (low < 1) is (high < 1) else (low, high)
+    return _more_or_less(value, decimals), _percent_ends(low, high, decimals) if known else ""
+
+
+def _percent_ends(low: float, high: float, decimals: int) -> str:
+    """The ends of a ratio's interval in percent, with decimals until they differ, two at most."""
+    ends = sorted((low, high), key=lambda end: abs(end - 1)) if (low < 1) is (high < 1) else [low, high]
     sizes = [f"{100 * abs(end - 1):.{decimals}f}" for end in ends]
     words = ["less" if end < 1 else "more" for end in ends]
-    if words[0] == words[1]:
-        return text, f"{sizes[0]} to {sizes[1]} % {words[1]}" if sizes[0] != sizes[1] else f"{sizes[0]} % {words[0]}"
-    return text, f"{sizes[0]} % {words[0]} to {sizes[1]} % {words[1]}"
+    is_zero = [not float(size) for size in sizes]
+    if all(is_zero) or (sizes[0] == sizes[1] and words[0] == words[1]):
+        return _percent_ends(low, high, decimals + 1) if decimals < _PERCENT_DECIMALS else f"{_within(decimals)} %"
+    if words[0] == words[1] or is_zero[0]:
+        return f"{'0' if is_zero[0] else sizes[0]} to {sizes[1]} % {words[1]}"
+    if is_zero[1]:
+        return f"0 to {sizes[0]} % {words[0]}"
+    return f"{sizes[0]} % {words[0]} to {sizes[1]} % {words[1]}"
+
+
+def _within(decimals: int) -> str:
+    """How narrow an interval is whose ends are the same with so many decimals."""
+    return f"±<{10.0**-decimals:.{decimals}f}"
 
 
 def _more_or_less(value: float, decimals: int) -> str:

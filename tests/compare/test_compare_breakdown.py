@@ -183,7 +183,7 @@ def test_where_rounds_are_lost_path_and_words_are_of_those_that_both_have(tmp_pa
     assert [change.first_s, change.other_s] == pytest.approx([1.30 * both, 1.40 * both])
     assert differences(change) == {"update_weights": pytest.approx(0.1 * both, abs=1e-6)}
     assert all(part.rounds.low - 1e-9 < part.difference < part.rounds.high + 1e-9 for part in change.parts)
-    told = "7.7 % more time, 1.47 s instead of 1.36 s (95 % interval 7.7 % more, 2 rounds with both)."
+    told = "7.7 % more time, 1.47 s instead of 1.36 s (95 % interval ±<0.01 %, 2 rounds with both)."
     assert headline(comparison, other).endswith(told)
     assert reasons(comparison, other)[0] == "On 2 devices as before, update_weights takes 0.10 s longer."
     arms = compare_sides(run_sides(tmp_path / "run"))

@@ -1,6 +1,7 @@
 """Verdicts beside their intervals, on the terminal and on both pages."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from placebench.compare.comparison import compare_run
 from placebench.compare.statistics.verdicts import Verdict
 from placebench.report.brief import print_brief
 from placebench.report.pages import html, markdown
+from placebench.report.plots import ratios
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
 
@@ -56,3 +58,17 @@ def test_a_run_that_was_compared_at_once_marks_its_rows(tmp_path: Path) -> None:
     told = markdown(summarize(compare_run(run.write(tmp_path / "run"))), (), None)
     assert r"| undecided\* |" in told
     assert "numbers compared at once some do by chance" in told
+
+
+def test_the_figure_of_ratios_marks_verdicts_as_the_table_does(tmp_path: Path) -> None:
+    comparison = compare_run(SyntheticRun().write(tmp_path / "run"))
+    first, other = comparison.sides
+    step = other.ratios["step_time"]
+    assert step is not None
+    corrected = replace(step, verdict=Verdict.UNDECIDED, corrected_for=12)
+    told = replace(comparison, sides=(first, replace(other, ratios={**other.ratios, "step_time": corrected})))
+    figure = ratios(told)
+    assert figure is not None
+    (axes,) = figure.axes
+    assert axes.texts[0].get_text().endswith("undecided*")
+    assert "of 12 numbers compared at once some do by chance" in axes.get_xlabel()

@@ -74,10 +74,20 @@ def test_a_number_has_the_digits_that_its_interval_supports(value: float, half: 
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(0.5, "+500 ms"), (-0.0005, "−500 µs"), (1e-17, "0 s"), (-1e-12, "0 s"), (-0.2, "−200 ms")]
+    ("value", "shown"),
+    [(0.5, "+500 ms"), (-0.0005, "−500 µs"), (1e-17, "0 s"), (-1e-12, "0 s"), (-0.2, "−200 ms")],
 )
 def test_a_difference_has_its_sign(value: float, shown: str) -> None:
     assert scale("s", [value if abs(value) > 1e-9 else 0.0]).signed(value) == shown
+
+
+def test_a_difference_that_rounds_to_nothing_has_no_sign() -> None:
+    assert [scale("s", [1.3]).signed(value) for value in (0.0001, -0.0001)] == ["<0.01 s", "<0.01 s"]
+
+
+def test_an_interval_of_a_ratio_has_digits_until_its_ends_differ() -> None:
+    found = [(0.7, 0.7), (0.69994, 0.70004), (1.27, 1.35), (0.5, 200.0)]
+    assert [interval(*ends) for ends in found] == ["±<0.0001", "0.6999–0.7000", "1.27–1.35", "0.50 to >100"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +111,7 @@ def test_the_interval_of_a_difference_has_the_unit_of_its_row(
     [
         (94.0, 104.4, "94–104 s"),
         (0.00621, 0.00679, "6.2–6.8 ms"),
-        (1.3, 1.3, "1.300–1.300 s"),
+        (1.3, 1.3, "±<0.001 s"),
         (1.299, 1.304, "1.299–1.304 s"),
         (0.00061, 0.00072, "610–720 µs"),
         (0.0004, 250.0, "<1–250 s"),
@@ -174,7 +184,13 @@ def test_a_difference_is_never_minus_0(value: float, beside: float) -> None:
         ((0.909, 0.905, 0.913), ("9.1 % less", "8.7 to 9.5 % less")),
         ((1.001, 0.9, 1.1), ("as much", "10 % less to 10 % more")),
         ((2.1, 1.9, 2.4), ("2.10 times the", "1.90 to 2.40 times")),
-        ((0.98, 0.31, 3.09), ("2 % less", "0.31 to 3.09 times")),
+        ((0.98, 0.31, 3.09), ("2 % less", "69 % less to 209 % more")),
+        ((1.66, 1.36, 2.02), ("66 % more", "36 to 102 % more")),
+        ((0.59, 0.09, 40.0), ("0.59 times the", "0.09 to 40.00 times")),
+        ((1.1, 0.9996, 1.21), ("10 % more", "0 to 21 % more")),
+        ((0.9, 0.8, 1.0003), ("10 % less", "0 to 20 % less")),
+        ((0.7, 0.6998, 0.7001), ("30.0 % less", "29.99 to 30.02 % less")),
+        ((0.7, 0.7, 0.7), ("30.0 % less", "±<0.01 %")),
         ((1.5, math.nan, math.nan), ("50 % more", "")),
         ((1.004, math.nan, math.nan), ("0.4 % more", "")),
     ],
