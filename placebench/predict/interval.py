@@ -10,14 +10,14 @@ Where the launches that a prediction is made of vary more than that, no interval
 """
 
 import csv
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 from itertools import combinations
 from math import exp, log, nan, sqrt
-from statistics import fmean
+from statistics import fmean, stdev
 
 LEVEL = 0.9
 """Of all intervals here."""
@@ -107,6 +107,8 @@ class LaunchNoise:
     """Its degrees of freedom, Σ (nᵢ − 1)."""
     launches: int
     """Launches whose mean the predicted step is made of."""
+    round_steps: Mapping[int, float] = field(default_factory=dict)
+    """The step of each launch of the placement itself, by its round, seconds; empty where it was not run."""
 
 
 @cache
@@ -188,7 +190,16 @@ def ratio_interval(ratio: float, found: ClassError, *noises: LaunchNoise | None)
 def _noise_reach(*noises: LaunchNoise | None) -> float:
     """Half the width, in logarithms, of an interval of a step, or of the ratio of two, by their launches alone."""
     known = [one for one in noises if one]
-    return _reach(sqrt(sum(one.sd**2 / one.launches for one in known)), min(one.free for one in known)) if known else 0
+    if not known:
+        return 0.0
+    reach = _reach(sqrt(sum(one.sd**2 / one.launches for one in known)), min(one.free for one in known))
+    rounds = set.intersection(*({*one.round_steps} for one in known))
+    if len(known) < 2 or len(rounds) < 2:
+        return reach
+    # Launches of a round are compared in pairs, as a report of the run does, which may have fewer degrees of freedom.
+    first, other = known
+    pairs = [log(first.round_steps[number] / other.round_steps[number]) for number in rounds]
+    return max(reach, _reach(stdev(pairs) / sqrt(len(pairs)), len(pairs) - 1))
 
 
 def _reach(spread: float, free: int) -> float:

@@ -1,7 +1,7 @@
 """Predictions of placements: the step of each, how far it is to be trusted, and which of them cannot be told apart."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isnan, sqrt
 
@@ -157,8 +157,10 @@ def launch_spread(model: StepModel) -> tuple[float, int]:
 def launch_noise(model: StepModel, placement: Placement) -> LaunchNoise | None:
     """How the launches vary that a placement of the measured work is predicted from; None where nothing tells."""
     cases = [case for file in model.phases.calibrations for case in file.cases if model.phases.is_same(case)]
-    own = [case.launches for case in cases if case.name == placement.name]
-    return _pooled(cases, sum(own) or max((case.launches for case in cases), default=1))
+    own = [case for case in cases if case.name == placement.name]
+    found = _pooled(cases, sum(case.launches for case in own) or max((case.launches for case in cases), default=1))
+    # Rounds of several runs are not the same ones.
+    return replace(found, round_steps=own[0].round_steps) if found and len(own) == 1 else found
 
 
 def _pooled(cases: Sequence[MeasuredCase], launches: int) -> LaunchNoise | None:

@@ -69,6 +69,8 @@ class MeasuredCase(Record):
     launches: Annotated[int, Field(ge=1)] = 1
     launch_sd: Annotated[float, Field(ge=0, le=100)] | None = None
     """Standard deviation of the logarithm of the step time from launch to launch; None with fewer than two."""
+    round_steps: dict[int, Seconds] = Field(default_factory=dict)
+    """The step of each launch, by its round; empty where an older version wrote the file."""
     phases: tuple[MeasuredPhase, ...]
 
 

@@ -76,6 +76,11 @@ def _case(summary: Summary, placement: PlacementSummary) -> MeasuredCase | None:
         gap_s=sum(gaps) if gaps else None,
         launches=max(1, placement.launches),
         launch_sd=_spread(step),
+        round_steps={
+            one.round: seconds
+            for one in summary.launches
+            if one.placement == placement.name and (seconds := one.values.get(STEP_TIME.key))
+        },
         phases=phases,
     )
 

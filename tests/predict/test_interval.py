@@ -81,6 +81,17 @@ def test_no_interval_is_narrower_than_what_launches_showed() -> None:
     assert ratio.holds_one
 
 
+def test_launches_of_the_same_rounds_are_compared_in_pairs_where_that_tells_less() -> None:
+    found = ClassError(SAME, 10, 0.1, 0.2, 0.01, 0.01)
+    first = LaunchNoise(0.05, 2, 2, {1: 1.0, 2: 0.9})
+    for steps in ({1: 1.0, 2: 1.1}, {2: 1.1}, {3: 1.0, 4: 1.1}):
+        interval = ratio_interval(1.1, found, first, LaunchNoise(0.05, 2, 2, steps))
+        assert interval
+        # Student's t at 95 % with one degree of freedom for two pairs, with the two of the pooled deviation else.
+        reach = 6.313752 * log(1.1 / 0.9) / 2 if 1 in steps else 2.919986 * 0.05
+        assert log(interval.high / 1.1) == pytest.approx(reach, rel=1e-5)
+
+
 def test_the_kept_table_can_be_read_and_every_class_has_a_sane_error() -> None:
     cases = held_out_cases()
     assert {one.kind for one in cases} >= {SAME, PredictionClass.OTHER_MODEL, PredictionClass.OTHER_HOST}

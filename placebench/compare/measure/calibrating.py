@@ -54,10 +54,10 @@ def calibrate_by(run: Run, sides: Sequence[RunSide]) -> CalibrationFile:
 def measured_case(side: RunSide) -> MeasuredCase | None:
     """What a placement measured; None where no launch of it is finished, or none tells what its phases took."""
     phases = tuple(_phases(side))
-    steps = [seconds for seconds in side.by_round(STEP_TIME.key).values() if seconds > 0]
+    steps = {number: seconds for number, seconds in side.by_round(STEP_TIME.key).items() if seconds > 0}
     if not phases or not steps:
         return None
-    logs = np.log(steps)
+    logs = np.log(list(steps.values()))
     gaps = [side.value(GAP + name) for name in side.keys(GAP)]
     return MeasuredCase(
         name=side.placement.name,
@@ -69,6 +69,7 @@ def measured_case(side: RunSide) -> MeasuredCase | None:
         gap_s=max(0.0, sum(gaps)) if gaps and isfinite(sum(gaps)) else None,
         launches=len(steps),
         launch_sd=stdev(logs) if len(logs) > 1 else None,
+        round_steps=steps,
         phases=phases,
     )
 
