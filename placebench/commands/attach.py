@@ -81,13 +81,8 @@ def attach(job: str, steps: int | None, warmup_steps: int, command: tuple[str, .
     if not command:
         raise UsageError("there is no command: write it behind --")
     keys: dict[str, Any] = {"job": job, "command": [literal(word) for word in command]}
-    keys |= {
-        "placements": {_PLACEMENT: {}},
-        "until_end": True,
-        "quiet": False,
-        "each_node": False,
-    }  # it calls srun itself
-    keys |= {"steps": steps or MOST_STEPS, "warmup_steps": warmup_steps}
+    keys |= {"until_end": True, "quiet": False, "each_node": False}  # it calls srun itself
+    keys |= {"placements": {_PLACEMENT: {}}, "steps": steps or MOST_STEPS, "warmup_steps": warmup_steps}
     wrong = given.pop(WRONG_OPTIONS, {})
     request = RunRequest(
         job=keys,
