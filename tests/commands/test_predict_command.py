@@ -1,9 +1,11 @@
 """`placebench predict`: what it says of runs, shared runs, files and shipped calibrations, and every wrong call."""
 
 import json
+import os
 import re
 import shlex
 import shutil
+import threading
 from math import log
 from pathlib import Path
 
@@ -347,6 +349,18 @@ def test_a_shared_run_that_tells_nothing_is_refused() -> None:
         result = invoke("--from", folder)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
         assert said in result.stderr
+
+
+def test_a_calibration_goes_into_a_fifo_which_stays_one() -> None:
+    os.mkfifo("pipe")
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(Path("pipe").read_text()), daemon=True)
+    reader.start()
+    result = invoke("--gpu", "H200", "--devices", "gpu:4", "--out", "pipe")
+    assert result.exit_code == 0, result.output
+    assert Path("pipe").is_fifo()
+    reader.join(30)
+    assert json.loads(*read)["cases"]
 
 
 def test_a_run_without_finished_launches_is_refused() -> None:
