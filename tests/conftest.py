@@ -14,6 +14,7 @@ from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from jobs import GRPO, PPO, Job, meeting_program, run_job
 
+from placebench.jobs import bridge
 from placebench.run.forking import RoundServer
 from placebench.spec.workload import Workload
 
@@ -64,6 +65,16 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of this session of pytest that all of its worker processes have in common."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture
+def bridge_in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The bridge is a process of its own and takes SIGTERM; here it is a function."""
+    monkeypatch.setattr(bridge, "_GRACE_S", 0.1)
+    monkeypatch.setattr(bridge, "_END_S", 0.3)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

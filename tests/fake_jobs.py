@@ -2,12 +2,15 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from placebench.jobs.launching import Job
 from placebench.jobs.spec import JobSpec
-from placebench.record.folder import Trial
+from placebench.record.folder import Trial, read_jsonl
 from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import PlacementRecord
 from placebench.spec.bound import RunPlacement, bind
@@ -172,3 +175,16 @@ def read_end(trial: Trial) -> dict[str, Any]:
     """What a launch's job said of its end."""
     content: dict[str, Any] = json.loads(trial.end.read_text())
     return content
+
+
+def python(folder: Path, text: str, *arguments: str) -> list[str]:
+    return [sys.executable, str(write(folder, "job.py", text)), *arguments]
+
+
+def rows(trial: Trial) -> list[dict[str, float]]:
+    return [row["metrics"] for row in read_jsonl(trial.steps)]
+
+
+def is_gone(folder: Path) -> bool:
+    """Whether no process of a launch is left that names its folder."""
+    return not [one for one in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(one.info["cmdline"] or ())]

@@ -42,7 +42,7 @@ class DecidingRun:
 
 
 def print_command(
-    run: DecidingRun, what: str, names: Sequence[str], rounds: int, console: Console, **how: bool
+    run: DecidingRun, what: str, names: Sequence[str], rounds: int, console: Console, *, is_short: bool = False
 ) -> None:
     """Print what a command is for, and the command, whose lines end where a shell goes on reading.
 
@@ -52,12 +52,12 @@ def print_command(
         names: of its placements.
         rounds: of each.
         console: where to.
-        how: as of `DecidingRun.words`.
+        is_short: whether few steps of each are enough.
     """
     remark = run.remark(names)
     console.print(Text(f"{what}{f' ({remark})' if remark else ''}:", "bold"))
     parts: list[str] = []
-    for word in map(shlex.quote, run.words(names, rounds, **how)):
+    for word in map(shlex.quote, run.words(names, rounds, is_short=is_short)):
         # A value stays with its option.
         if parts and parts[-1].startswith("--") and " " not in parts[-1] and not word.startswith("--"):
             parts[-1] += f" {word}"

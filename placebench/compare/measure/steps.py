@@ -133,9 +133,7 @@ def measure_step(step: Step, placement: RunPlacement) -> dict[str, float]:
         numbers[f"phase/{phase}"] = _device_view(step, phase)
         if (submitted := ~remote & (step.phase == phase)).any():
             numbers[f"controller/{phase}"] = step.length(step.during(submitted))
-    numbers[UNATTRIBUTED] = (
-        step.length(~step.during(np.full(len(step.phase), fill_value=True))) if step.phases else np.nan
-    )
+    numbers[UNATTRIBUTED] = step.length(~step.during(np.ones_like(remote))) if step.phases else np.nan
     numbers["hidden"] = sum(step.length(part) for part in busy) - step.length(np.any(busy, axis=0))
     idle = {device: ~step.during(step.device == device) for device in placement.devices}
     numbers |= {f"idle/{device}": step.length(segments) for device, segments in idle.items()}

@@ -1,0 +1,196 @@
+"""`placebench run --job`: what is refused before anything starts, in a line each."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from fake_jobs import PLAIN, VERL, write
+
+from placebench.cli import main
+
+BASE = ("--devices", "cpu:2", "--sample-hz", "0")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "verl.py", VERL)
+    write(tmp_path, "plain.py", PLAIN)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments), prog_name="placebench")
+
+
+def job_file(text: str) -> str:
+    return str(write(Path(), "mine.yaml", text))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file", "lines"),
+    [
+        (
+            ["--job", "vrel", "--", "python", "verl.py"],
+            "",
+            ["--job: unknown framework 'vrel': use verl, trl, openrlhf, skyrl, "],
+        ),
+        (["--job", "verl"], "", ["the job: there is no command: write it behind --, or as command in the job file"]),
+        (["--", "python", "verl.py"], "", ["'python verl.py': a command needs --job: name its framework, or command"]),
+        (["--job", "verl", "--", "pyhton", "verl.py"], "", ["command: there is no program 'pyhton' on PATH"]),
+        (["--job", "verl", "--", "bash", "no.sh"], "", ["command: there is no file 'no.sh' in /"]),
+        (["--job", "verl", "--", "./verl.py"], "", ["verl.py may not be executed; chmod +x it, or name what runs"]),
+        (["--placements", "standard", "split"], "", ["'split' is no option: write -- before a command of yours, and"]),
+        (
+            ["--job", "verl", "--placements", "standard", "split", "--", "python", "verl.py"],
+            "",
+            ["'split' is no option: write -- before a command of yours, and commas between placements"],
+        ),
+        (["--job", "verl", "bash", "verl.py", "--steps", "3"], "", ["'bash verl.py' is no option: write -- before"]),
+        (
+            [
+                "--job",
+                "verl",
+                "--model",
+                "tiny",
+                "--set",
+                "batch.size=8",
+                "--launcher",
+                "ray",
+                "--",
+                "python",
+                "verl.py",
+            ],
+            "",
+            ["--model, --set, --launcher are for placebench's own job: a job of yours has it in its own command"],
+        ),
+        (
+            ["--job", "verl", "--steps", "2", "--", "python", "x"],
+            "",
+            ["the job: warmup_steps 2 leaves none of 2 steps to measure: raise steps or lower warmup_steps"],
+        ),
+        (["--job", "verl", "--steps", "two", "--", "python", "x"], "", ["'two' is not a valid integer"]),
+        (
+            ["--job", "verl", "--resume-from", "x", "--", "python", "x"],
+            "",
+            ["--resume-from is for placebench's own job"],
+        ),
+        (
+            [
+                "--job",
+                "verl",
+                "--devices",
+                "cpu:4",
+                "--placements",
+                "learners:2+engines:2/staleness=99",
+                "--",
+                "python",
+            ],
+            "",
+            ["staleness 99 is never reached in a launch of 10 steps"],
+        ),
+        (
+            ["--job", "verl", "--steps", "9" * 400, "--", "python"],
+            "",
+            ["--steps: must be less than or equal to 10000000"],
+        ),
+        (["--job", "verl", "--placements", "ddp:2", "--", "python", "x"], "", ["'ddp:2': verl shards every model"]),
+        (
+            ["--job", "verl", "--placements", "a,,standard", "--", "python", "x"],
+            "",
+            ["empty entry", "unknown placement 'a'"],
+        ),
+        (["--job", "no.yaml"], "", ["no.yaml: cannot read it: No such file or directory"]),
+        (["--job", "mine.yaml", "--config", "other.yaml"], "command: python x", ["both name a file"]),
+        (["--job", "mine.yaml"], "command: 'python x", ["mine.yaml, line 1"]),
+        (["--job", "mine.yaml"], "command: python 'x", ["command: no closing quotation in"]),
+        (
+            ["--job", "mine.yaml"],
+            "command: python x | tee log",
+            ["command: | is for a shell, and none reads this: write bash -c"],
+        ),
+        (["--job", "mine.yaml"], "command: python {x}", ["command: {x} is no name: use {args}, {folder}"]),
+        (
+            ["--job", "mine.yaml", "--", "python"],
+            "command: python x",
+            ["and the command behind --, are the same setting"],
+        ),
+        (
+            ["--job", "mine.yaml"],
+            "job: trl\ncommand: python x\nstepps: 3\ncwd: /nowhere\nray: maybe\nlog: {format: loud}\nseed: -1\n",
+            [
+                "mine.yaml, line 3: unknown key 'stepps'; did you mean 'steps'?",
+                "mine.yaml, line 6: log: unknown log format 'loud': use tensorboard",
+                "mine.yaml, line 7: seed: must be greater than or equal to 0 (got -1)",
+            ],
+        ),
+        (
+            ["--job", "mine.yaml"],
+            "command: python x\ncwd: /nowhere\nray: maybe\npython: /usr/share\nphases: {a: b}\n",
+            [
+                "mine.yaml, line 2: cwd: there is no folder /nowhere",
+                "mine.yaml, line 3: ray: 'maybe' is neither none, own nor HOST:PORT",
+                "mine.yaml, line 4: python: there is no bin/python in /usr/share",
+                "mine.yaml, line 5: phases.a: unknown phase 'b': use gen",
+            ],
+        ),
+        (["--job", "mine.yaml"], "command: python x\nplacements: {a: {pool: 1}}", ["unknown key 'placements.a.pool'"]),
+        (["--job", "mine.yaml"], "command: python x\nplacements: {a: {pools: {b: 5}}}", ["need 5 devices on node 0"]),
+        (
+            ["--job", "mine.yaml"],
+            "command: python {ray_address}",
+            ["ray: the job has none, and {ray_address} stands in it"],
+        ),
+        (["--job", "mine.yaml"], "command: python x\nenv: {A: [1]}", ["env.A: must be text"]),
+        (["--job", "mine.yaml"], "command: python x\nenv: {'A=B': 1}", ["env: 'A=B' cannot be the name of a variable"]),
+        (["--job", "mine.yaml"], 'command: python x\nenv: {A: "x\\0y"}', ["env: A: a variable cannot have a NUL"]),
+        (["--job", "mine.yaml"], 'command: "python \\0"', ["command: no word of a command can have a NUL"]),
+        (["--job", "mine.yaml"], "command: python x\ncwd: ~nobodyx", ["cwd: '~nobodyx': there is no such user"]),
+        (["--job", "command", "--", "~nobodyx/run"], "", ["command: there is no program '~nobodyx/run' in"]),
+        (
+            ["--job", "mine.yaml"],
+            "command: python x\nbefore: nothing-so-called\nafter: bash nothing.sh",
+            [
+                "before: there is no program 'nothing-so-called' on PATH",
+                "after: there is no file 'nothing.sh' in",
+            ],
+        ),
+        (
+            ["--job", "mine.yaml"],
+            "command: /bin/sh -c true {ray_address}\nray: own\nenv: {PATH: /bin-of-nobody}",
+            ["ray: there is no program ray on PATH to start the job's own Ray with"],
+        ),
+        (["--job", "mine.yaml"], "command: python x\nrounds: 0", ["rounds: 0 is neither a number from 1"]),
+        (["--job", "verl", "--write-config", "plain.py"], "", ["plain.py: it is there already"]),
+        (["--job", "verl", "--print-config", "--", "python"], "", ["--print-config is for placebench's own job"]),
+        (["--job", "vrel", "--write-config", "new.yaml"], "", ["--job 'vrel' is no framework: use verl"]),
+    ],
+)
+def test_every_wrong_job_is_refused_in_a_line_each(arguments: list[str], file: str, lines: list[str]) -> None:
+    if file:
+        job_file(file)
+    result = invoke("run", *BASE, *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = result.stderr.splitlines()
+    assert len(said) == len(lines)
+    for line in lines:
+        assert [one for one in said if line in one], (line, said)
+    assert not Path("runs").exists()
+
+
+def test_a_script_that_ends_others_is_refused_unless_it_may() -> None:
+    write(Path(), "run.sh", 'ray stop --force\npkill -9 python\npython verl.py "$@"\n')
+    asked = ("run", *BASE, "--job", "verl", "--dry-run")
+    result = invoke(*asked, "--", "bash", "run.sh")
+    assert result.exit_code == 2
+    first, second = result.stderr.splitlines()
+    assert "run.sh, line 1: 'ray stop' in 'ray stop --force' would end processes that are not the job's" in first
+    assert "run.sh, line 2: 'pkill' in 'pkill -9 python'" in second
+    assert invoke(*asked, "--allow-kill", "--", "bash", "run.sh").exit_code == 0
+
+
+def test_a_script_that_drops_its_arguments_is_refused() -> None:
+    write(Path(), "run.sh", "python verl.py\n")
+    result = invoke("run", *BASE, "--job", "verl", "--", "bash", "run.sh")
+    assert 'command: run.sh takes no arguments, and those of --job verl would be lost: put "$@"' in result.stderr
+    job_file('job: verl\ncommand: bash -c "python verl.py {args}"\n')
+    assert invoke("run", *BASE, "--job", "mine.yaml", "--dry-run").exit_code == 0

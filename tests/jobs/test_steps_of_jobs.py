@@ -1,0 +1,209 @@
+"""Steps of a job of the user's: which there are, how long they took, and what is known of each."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from fake_jobs import PLAIN, TRL, VERL, VERL_WITH_SPANS, is_gone, prepare, python, read_end, rows
+
+from placebench.errors import JobExit
+from placebench.jobs import bridge, log_steps
+from placebench.record.folder import read_jsonl
+from placebench.record.job_record import LogRecord
+
+pytestmark = pytest.mark.usefixtures("bridge_in_this_process")
+
+
+def test_steps_of_a_job_become_rows_and_spans(tmp_path: Path) -> None:
+    trial = prepare(tmp_path, *python(tmp_path, VERL), job="verl", steps=4)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert read_end(trial)["kind"] == "done"
+    found = list(read_jsonl(trial.steps))
+    assert [row["step"] for row in found] == [1, 2, 3, 4]
+    assert found[2]["metrics"]["timing_s/step"] == pytest.approx(0.011)
+    assert found[2]["metrics"]["actor/grad_norm"] == 0.5
+    assert found[2]["metrics"]["perf/total_num_tokens"] == 1000
+    spans = list(read_jsonl(trial.spans))
+    assert [(span["step"], span["phase"], span["device"]) for span in spans] == [
+        (step, "step", "controller") for step in (1, 2, 3, 4)
+    ]
+    assert all(span["end_mono"] - span["start_mono"] == pytest.approx(0.011) for span in spans)
+    assert all(one["end_mono"] <= other["end_mono"] for one, other in pairwise(spans))
+    record = LogRecord.read(trial)
+    assert record
+    assert (record.framework, record.format) == ("verl", "verl-jsonl")
+
+
+def test_a_job_that_trains_on_is_ended_after_its_steps(tmp_path: Path) -> None:
+    trial = prepare(tmp_path, *python(tmp_path, TRL), job="trl", devices=1, steps=5)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    found = rows(trial)
+    assert len(found) == 5
+    # The log counts from the start of the run, and its first line has none before it.
+    assert [row.get("perf/total_num_tokens") for row in found] == [None, 500, 500, 500, 500]
+    record = LogRecord.read(trial)
+    assert record
+    assert {flag.name for flag in record.flags} >= {"trl-step-time", "trl-cumulative-tokens"}
+    assert is_gone(tmp_path)
+
+
+def test_steps_that_the_hooks_time_count_as_they_are_and_what_the_log_lacks_is_not_told(tmp_path: Path) -> None:
+    text = """
+from placebench_attach.spans import emit
+for line in range(1, 4):
+    emit("step", "timer", 10.0 * line, 10.0 * line + 5.0)
+    print({"loss": 0.1, "num_tokens": 500.0 * line, "step_time": 0.01, "epoch": 0.1 * line}, flush=True)
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), job="trl", devices=1)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert [row["timing_s/step"] for row in rows(trial)] == [5.0] * 3
+    record = LogRecord.read(trial)
+    assert record
+    assert {flag.name for flag in record.flags} == {"trl-cumulative-tokens"}
+
+
+@pytest.mark.parametrize(("steps", "logged", "tokens"), [(4, [2, 4], [4]), (1, [], []), (5, [2, 4], [4])])
+def test_a_trainer_that_logs_every_other_step_has_all_of_them(
+    tmp_path: Path, steps: int, logged: list[int], tokens: list[int]
+) -> None:
+    text = f"""
+import pathlib, time
+from placebench_attach.spans import emit
+written = pathlib.Path({str(tmp_path / "trial" / "steps.jsonl")!r})
+for step in range(1, {steps + 1}):
+    emit("trainer_step", "timer", 10.0 * step, 10.0 * step + 5.0)
+    if step % 2 == 0:
+        emit("logged", "timer", 10.0 * step + 5.5, 10.0 * step + 5.5)
+        print({{"loss": 0.1, "num_tokens": 250.0 * step, "step_time": 0.01, "epoch": 0.1 * step}}, flush=True)
+while not written.exists() or written.read_text().count("\\n") < {steps}:
+    time.sleep(0.01)  # all of them are known before it ends
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), job="trl", devices=1, steps=steps)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    found = rows(trial)
+    assert [row["timing_s/step"] for row in found] == [5.0] * steps
+    assert [step for step, row in enumerate(found, 1) if "loss" in row] == logged
+    record = LogRecord.read(trial)
+    assert (record.format, record.is_one_step) == ("trl" if logged else "spans", False)
+    # Tokens are counted from line to line, and are those of a step, not of all since the last line.
+    assert [step for step, row in enumerate(found, 1) if row.get("perf/total_num_tokens") == 250.0] == tokens
+
+
+def test_steps_without_a_time_last_from_line_to_line(tmp_path: Path) -> None:
+    text = f"""
+import pathlib, time
+steps = pathlib.Path({str(tmp_path / "trial" / "steps.jsonl")!r})
+for n in range(1, 4):
+    time.sleep(0.12)
+    print(f"step:{{n}} - loss:0.5", flush=True)
+    while n < 3 and (not steps.exists() or steps.read_text().count("\\n") < n):
+        time.sleep(0.01)  # a line that is read late would make the next step short
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), log={"format": "verl"})
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert all(row["timing_s/step"] > 0.12 for row in rows(trial)[1:])
+
+
+def test_what_is_printed_counts_where_the_named_file_does_not_come(tmp_path: Path) -> None:
+    trial = prepare(tmp_path, *python(tmp_path, PLAIN, "0.01"), log={"files": ["{folder}/never.jsonl"]})
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert len(rows(trial)) == 3
+
+
+def test_phases_are_on_the_devices_whose_processes_write_their_spans(tmp_path: Path) -> None:
+    command = python(tmp_path, VERL_WITH_SPANS)
+    trial = prepare(tmp_path, *command, job="verl", word="split:1+1", log={"files": [], "format": "verl"}, quiet=False)
+    assert bridge.main(str(trial.path)) == JobExit.DONE, trial.log.read_text()
+    spans = list(read_jsonl(trial.spans))
+    second = [span for span in spans if span["step"] == 2]
+    assert {(span["phase"], span["device"], span["pool"], span["role"]) for span in second} == {
+        ("step", "controller", None, None),
+        ("gen", "controller", "actor_pool", "rollout"),
+        ("gen", "cpu:0", "actor_pool", "rollout"),
+        *((phase, where, "actor_pool", "actor") for phase in ("old_log_prob", "update_actor") for where in BOTH[0]),
+        *((phase, where, "critic_pool", "critic") for phase in ("values", "update_critic") for where in BOTH[1]),
+    }
+    (whole,) = (span for span in second if span["phase"] == "step")
+    assert all(whole["start_mono"] <= span["start_mono"] <= span["end_mono"] <= whole["end_mono"] for span in second)
+    # Each process is held to the cores of its device.
+    assert {row["device"] for row in read_jsonl(trial.processes)} == {"cpu:0", "cpu:1"}
+
+
+BOTH = (("controller", "cpu:0"), ("controller", "cpu:1"))
+
+
+def test_a_loop_of_one_s_own_is_its_controller_and_works_on_its_device(tmp_path: Path) -> None:
+    text = """
+import time
+from placebench_attach import span
+for step in range(1, 4):
+    with span("step"):
+        with span("gen"):
+            time.sleep(0.01)
+        with span("my_update"):
+            time.sleep(0.01)
+    print(f"step:{step} - timing_s/step:0.02", flush=True)
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), devices=1, phases={"my_update": "update_actor"})
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    found = [(span["phase"], span["device"]) for span in read_jsonl(trial.spans) if span["step"] == 3]
+    both = ("controller", "cpu:0")
+    assert sorted(found) == sorted(
+        [("step", "controller"), *((phase, where) for phase in ("gen", "update_actor") for where in both)]
+    )
+
+
+# A step is the time that it sleeps; how long it goes on after so many of them is given.
+OWN_LOOP = """
+import sys, time
+from placebench_attach import span
+for step in range(int(sys.argv[1])):
+    with span("step"), span("update_actor"):
+        time.sleep(0.02)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_steps_that_a_loop_marks_count_where_it_logs_none(tmp_path: Path) -> None:
+    done = prepare(tmp_path, *python(tmp_path, OWN_LOOP, "5", "0"), steps=4, devices=1)
+    assert bridge.main(str(done.path)) == JobExit.DONE
+    assert [row["timing_s/step"] for row in rows(done)] == pytest.approx([0.02] * 4, rel=0.5)
+    phases = [(span["step"], span["phase"]) for span in read_jsonl(done.spans) if span["device"] == "controller"]
+    assert sorted(phases) == sorted((step, name) for step in (1, 2, 3, 4) for name in ("step", "update_actor"))
+    assert LogRecord.read(done).format == "spans"
+    short = prepare(tmp_path / "short", *python(tmp_path / "short", OWN_LOOP, "2", "0"), devices=1)
+    assert bridge.main(str(short.path)) == JobExit.FAILED
+    assert read_end(short)["message"] == "the command ended with exit code 0 after 2 of 3 steps"
+
+
+NESTED = """
+import os, time
+from placebench_attach import span
+is_other = os.fork() == 0
+for step in range(4):
+    with span("step"):
+        time.sleep(0.02)
+        with span("step"):
+            time.sleep(0.02)
+"""
+
+
+def test_steps_within_steps_and_those_of_a_second_process_count_once(tmp_path: Path) -> None:
+    trial = prepare(tmp_path, *python(tmp_path, NESTED), steps=4, devices=1)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert [row["timing_s/step"] for row in rows(trial)] == pytest.approx([0.04] * 4, rel=0.5)
+    flags = [flag.text for flag in LogRecord.read(trial).flags]
+    assert [text.split(",")[0] for text in flags] == [
+        "steps are marked within steps: the outermost of them count",
+        "several processes mark steps",
+    ]
+
+
+def test_a_loop_that_logs_no_steps_and_trains_on_is_ended_after_those_that_it_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_steps, "_PATIENCE_S", 0.2)
+    trial = prepare(tmp_path, *python(tmp_path, OWN_LOOP, "4", "300"), devices=1)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert len(rows(trial)) == 3
+    assert is_gone(tmp_path)
