@@ -36,7 +36,8 @@ def deciding_run(
     asked, hint = _devices(devices)
     if workload is None:
         command = next((file.command for file in files if file.command), ())
-        if tuple(command[1:2]) != ("run",):
+        # That of a shared run names no job, nor does one that has gone on.
+        if tuple(command[1:2]) != ("run",) or not any(word.partition("=")[0] == "--job" for word in command):
             return DecidingRun(None)
         words = tuple(_without_choices(command[2:], (*_CHOICES, "--devices") if names_devices else _CHOICES))
         end = words.index("--") if "--" in words else len(words)

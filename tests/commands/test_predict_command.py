@@ -207,9 +207,11 @@ def test_the_command_that_decides_of_a_job_of_the_users_is_its_own() -> None:
     result = invoke(*arguments, "--out", "c.json")
     assert deciding(result.output) == ["run", "--placements", "split,split:1+1", "--rounds", "3", *own]
     content = read_calibration(Path("c.json"))
-    content.model_copy(update={"command": ()}).write(Path("c.json"))
-    shown = " ".join(invoke("--from", "c.json", "--placements", "split,split:1+1").output.split())
-    assert "(by the job's own command, which is not known here, with): --placements split,split:1+1" in shown
+    # The second is that of a run which was shared.
+    for unknown in ((), ("placebench", "run", "--placements", "split")):
+        content.model_copy(update={"command": unknown}).write(Path("c.json"))
+        shown = " ".join(invoke("--from", "c.json", "--placements", "split,split:1+1").output.split())
+        assert "(by the job's own command, which is not known here, with): --placements split,split:1+1" in shown
 
 
 def test_a_job_of_the_users_tells_of_its_other_placements_by_its_spans() -> None:
