@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from placebench.errors import UsageError
 from placebench.ppo.attention import PACKED, register
-from placebench.ppo.token_log_probs import token_log_probs
+from placebench.ppo.token_log_probs import TokenLoss, token_log_probs, token_loss
 from placebench.spec.shapes import PRESETS, other_blocks
 
 # Settings of some architectures that change logits behind the output head, which `PolicyModel` does not compute.
@@ -175,7 +175,7 @@ class DecoderModel(nn.Module):
 
 
 class PolicyModel(DecoderModel):
-    """A causal language model that gives log-probabilities of given tokens instead of logits."""
+    """A causal language model that gives log-probabilities of given tokens, or a loss over them, instead of logits."""
 
     def __init__(self, language_model: Any, temperature: float, precision: torch.dtype, compiled: bool) -> None:
         super().__init__(language_model)
@@ -192,22 +192,26 @@ class PolicyModel(DecoderModel):
         self.language_model.tie_weights()
 
     def forward(
-        self, inputs: dict[str, Any], predict_positions: Tensor, targets: Tensor, entropy: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies of the sampling distribution at the response tokens.
+        self, inputs: dict[str, Any], predict_positions: Tensor, targets: Tensor, loss: TokenLoss | None = None
+    ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+        """Log-probabilities of the response tokens under the sampling distribution, or a loss over them.
 
         Args:
             inputs: packed sequences, see `packing.pack`.
             predict_positions: int64 [response tokens], the positions whose output predicts a response token.
             targets: int64 [response tokens], those tokens in order.
-            entropy: whether entropies are wanted; they are zeros otherwise.
+            loss: of the log-probabilities and entropies of a slice of the response tokens, see `token_loss`.
 
         Returns:
-            Log-probabilities of the targets and entropies in nats, both float32 [response tokens].
+            Log-probabilities of the targets in nats, float32 [response tokens], without gradient. With a loss its sum,
+            with gradient, and those of its metrics, in a form in which sharding finds the tensor to hook itself to.
         """
         hidden = self._hidden(inputs, predict_positions).to(self._precision)
         head = self.language_model.lm_head.weight
-        return token_log_probs(hidden, head, targets, self._temperature, entropy=entropy, compiled=self._compiled)
+        if loss is None:
+            return token_log_probs(hidden, head, targets, self._temperature, compiled=self._compiled)
+        sums = token_loss(hidden, head, targets, self._temperature, loss, compiled=self._compiled)
+        return sums.loss, sums.metrics
 
 
 class ValueModel(DecoderModel):

@@ -10,7 +10,7 @@ from placebench.spec.workload import Algorithm
 
 def log_probs(module: nn.Module, pack: Pack) -> Tensor:
     """Log-probabilities of the response tokens under a `PolicyModel`, float32 [response tokens]."""
-    found: Tensor = module(pack.inputs, pack.predict_positions, pack.targets, False)[0]
+    found: Tensor = module(pack.inputs, pack.predict_positions, pack.targets)
     return found
 
 
@@ -29,11 +29,15 @@ def scores(module: nn.Module, pack: Pack) -> Tensor:
 def actor_loss(algorithm: Algorithm, kl_coef: float) -> ForwardLoss:
     """The policy's loss; `kl_coef` is the coefficient of the KL where it is a part of the loss."""
 
-    def loss(module: nn.Module, pack: Pack) -> LossSums:
-        found, entropy = module(pack.inputs, pack.predict_positions, pack.targets, True)
-        old, ref, advantages = (pack.fields[name] for name in ("old_log_probs", "ref_log_probs", "advantages"))
-        rollout = pack.fields.get("rollout_log_probs")
-        return policy_loss(found, entropy, old, ref, advantages, algorithm, kl_coef, rollout)
+    def loss(module: nn.Module, pack: Pack, scale: float) -> LossSums:
+        def of_tokens(log_probs: Tensor, entropy: Tensor, tokens: slice) -> LossSums:
+            fields = {name: values[tokens] for name, values in pack.fields.items()}
+            old, ref, advantages = (fields[name] for name in ("old_log_probs", "ref_log_probs", "advantages"))
+            rollout = fields.get("rollout_log_probs")
+            sums = policy_loss(log_probs, entropy, old, ref, advantages, algorithm, kl_coef, rollout)
+            return LossSums(sums.loss * scale, sums.metrics)
+
+        return LossSums(*module(pack.inputs, pack.predict_positions, pack.targets, of_tokens))
 
     return loss
 
@@ -41,7 +45,9 @@ def actor_loss(algorithm: Algorithm, kl_coef: float) -> ForwardLoss:
 def critic_loss(algorithm: Algorithm) -> ForwardLoss:
     """The critic's loss."""
 
-    def loss(module: nn.Module, pack: Pack) -> LossSums:
-        return value_loss(values(module, pack), pack.fields["values"], pack.fields["returns"], algorithm.clip_value)
+    def loss(module: nn.Module, pack: Pack, scale: float) -> LossSums:
+        fields = pack.fields
+        sums = value_loss(values(module, pack), fields["values"], fields["returns"], algorithm.clip_value)
+        return LossSums(sums.loss * scale, sums.metrics)
 
     return loss

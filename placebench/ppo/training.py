@@ -21,7 +21,8 @@ from placebench.predict.memory.model import KEPT_WHOLE
 from placebench.spec.workload import Optimizer, Workload
 
 Forward = Callable[[nn.Module, Pack], Tensor]
-ForwardLoss = Callable[[nn.Module, Pack], LossSums]
+ForwardLoss = Callable[[nn.Module, Pack, float], LossSums]
+"""Runs a module on a micro-batch and returns sums over its tokens, the loss times a factor."""
 
 
 def place(module: DecoderModel, workload: Workload, device: torch.device, seed: int, *, trained: bool) -> nn.Module:
@@ -224,7 +225,7 @@ class TrainedModel(SequenceModel):
             batch: the rank's sequences; equal parts of them, in order, are its share of each mini-batch.
             mini_batch_tokens: response tokens of each mini-batch over all ranks; losses are means over these.
             epochs: passes over the batch.
-            loss: runs the module on a micro-batch and returns sums over its tokens.
+            loss: of a micro-batch.
 
         Returns:
             Metrics: sums over the rank's tokens of all mini-batches and epochs, and `grad_norm`, the mean gradient
@@ -250,8 +251,8 @@ class TrainedModel(SequenceModel):
         for number, part in enumerate(parts):
             self._announce(is_last=number == len(parts) - 1)
             with self.autocast():
-                result = loss(self.module, self._pack(part))
-            torch.autograd.backward(result.loss * scale)
+                result = loss(self.module, self._pack(part), scale)
+            torch.autograd.backward(result.loss)
             for name, value in result.metrics.items():
                 totals[name] = totals[name] + value if name in totals else value
 

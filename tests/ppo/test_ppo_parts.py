@@ -22,7 +22,7 @@ from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.losses import LossSums
 from placebench.ppo.models import PolicyModel, ValueModel, load_language_model
 from placebench.ppo.packing import Pack
-from placebench.ppo.passes import values
+from placebench.ppo.passes import log_probs, values
 from placebench.ppo.rollout.base import Generated, SamplingSettings
 from placebench.ppo.rollout.torch import TorchRollout, unsharded
 from placebench.ppo.training import SequenceModel, ShardAdamW, TrainedModel
@@ -69,9 +69,7 @@ def test_a_response_does_not_depend_on_its_neighbors(rollout: TorchRollout) -> N
 def test_log_probs_are_the_policys(rollout: TorchRollout) -> None:
     generated = rollout.generate(PROMPTS, [6] * 4, [1, 2, 3, 4], sampling(top_p=0.9))
     batch = SequenceBatch.build(PROMPTS, [one.tokens for one in generated])
-    recomputed = policy(0.7).per_token(
-        batch, lambda module, pack: module(pack.inputs, pack.predict_positions, pack.targets, False)[0]
-    )
+    recomputed = policy(0.7).per_token(batch, log_probs)
     np.testing.assert_allclose(recomputed, [v for one in generated for v in told(one)], atol=1e-5)
 
 
@@ -122,10 +120,10 @@ def test_ranks_agree_once_on_the_micro_batches_of_an_update(alone: None, monkeyp
     monkeypatch.setattr(dist, "all_reduce", other_rank_has_more)
     passes: list[int] = []
 
-    def loss(part: torch.nn.Module, pack: Pack) -> LossSums:
+    def loss(part: torch.nn.Module, pack: Pack, scale: float) -> LossSums:
         passes.append(len(pack.targets))
         values: torch.Tensor = part(pack.inputs, pack.predict_positions)
-        return LossSums(values.sum(), {})
+        return LossSums(values.sum() * scale, {})
 
     # Micro-batches by themselves: both sequences in one, both in one, each in one.
     sequences = SequenceBatch.build([[1, 2]] * 6, [[3, 4], [3, 4], [3], [3], [3, 4, 5, 6], [3, 4]])
@@ -147,10 +145,10 @@ def test_a_rank_alone_keeps_weights_from_micro_batch_to_micro_batch_and_trains_t
         model = TrainedModel(ValueModel(load_language_model("tiny")), workload, torch.device("cpu"), 0, 1e-3)
         whole: list[bool] = []
 
-        def loss(part: torch.nn.Module, pack: Pack) -> LossSums:
+        def loss(part: torch.nn.Module, pack: Pack, scale: float) -> LossSums:
             whole.append(not any(isinstance(one, DTensor) for one in model.unwrapped.layers.parameters()))
             found: torch.Tensor = values(part, pack)
-            return LossSums(found.square().sum(), {"sum": found.detach().sum()})
+            return LossSums(found.square().sum() * scale, {"sum": found.detach().sum()})
 
         metrics = model.update(sequences, [7, 9], 2, loss)
         scores = model.per_token(sequences, values).tobytes()
@@ -216,9 +214,10 @@ def test_generation_leaves_the_sharded_model_as_training_has_it(
 
     def whole_after_forward() -> set[str]:
         """Parameters that are not sharded between a forward pass and its backward pass."""
-        log_probs, _ = model.module(pack.inputs, pack.predict_positions, pack.targets, False)
+        inputs, positions, targets = pack.inputs, pack.predict_positions, pack.targets
+        loss, _ = model.module(inputs, positions, targets, lambda found, entropy, rows: LossSums(found.sum(), {}))
         whole = {name for name, one in model.module.named_parameters() if not isinstance(one, DTensor)}
-        log_probs.sum().backward()
+        loss.backward()
         return whole
 
     before = whole_after_forward()

@@ -15,6 +15,7 @@ from placebench.plan.workload_checks import unusable_workload
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.generation import Generation
 from placebench.ppo.models import PolicyModel, load_critic_model, load_language_model
+from placebench.ppo.passes import log_probs
 from placebench.ppo.training import TrainedModel
 from placebench.spec.shapes import PRESETS
 from placebench.spec.workload import Workload
@@ -48,9 +49,7 @@ def test_a_model_that_is_trained_drops_nothing_out(tmp_path: Path, alone: None) 
     module = PolicyModel(load_language_model(str(tmp_path)), 1.0, torch.float32, compiled=False)
     trained = TrainedModel(module, build_workload({}), torch.device("cpu"), 0, 1e-5)
     batch = SequenceBatch.build([[1, 2, 3]], [[4, 5, 6, 7]])
-    found = trained.per_token(
-        batch, lambda part, pack: part(pack.inputs, pack.predict_positions, pack.targets, False)[0]
-    )
+    found = trained.per_token(batch, log_probs)
     with torch.no_grad():
         table = plain(torch.tensor([[1, 2, 3, 4, 5, 6, 7]])).logits.log_softmax(-1)[0]
     np.testing.assert_allclose(found, [float(table[2 + number, 4 + number]) for number in range(4)], atol=1e-5)
@@ -94,10 +93,7 @@ def test_blocks_that_do_not_say_where_sequences_begin_are_refused(tmp_path: Path
     module = PolicyModel(load_language_model(str(tmp_path)), 1.0, torch.float32, compiled=False)
     trained = TrainedModel(module, build_workload({}), torch.device("cpu"), 0, 1e-5)
     with pytest.raises(LaunchError, match="do not tell attention where sequences begin; choose another model"):
-        trained.per_token(
-            SequenceBatch.build([[1]], [[2]]),
-            lambda part, pack: part(pack.inputs, pack.predict_positions, pack.targets, False)[0],
-        )
+        trained.per_token(SequenceBatch.build([[1]], [[2]]), log_probs)
 
 
 def saved(folder: Path, **models: str) -> Workload:

@@ -89,7 +89,7 @@ class ModelMemory:
             "gradients": before,
             "copies": self.copies,
             "activations": tokens * self._activation_bytes(),
-            "logits": self._table_bytes(responses) + (4 + self.value) * self.head,
+            "logits": self._table_bytes(responses) + self._head_gradient_bytes(responses),
         }
         yield {
             "gradients": before + 2 * summed * block + whole * self.value * self.head,
@@ -117,6 +117,11 @@ class ModelMemory:
         else:
             tokens = min(batch.micro_batch_tokens, sequences * length)
         return number, tokens, ceil(tokens * batch.max_response_length / length)
+
+    def _head_gradient_bytes(self, responses: int) -> int:
+        """Bytes of the head's gradient; parts of it are added up in float32."""
+        in_parts = responses * self.shape.vocab_size > TABLE_VALUES
+        return ((4 if in_parts else 0) + self.value) * self.head
 
     def _table_bytes(self, responses: int) -> int:
         if not self.has_logits:
