@@ -17,6 +17,8 @@ from placebench.predict.parts import Array, Factor, PhaseParts, split
 # times as launches of one placement do.
 KERNEL_NOISE = 0.02
 WALL_NOISE = USUAL_LAUNCH_SD
+# What was measured of another model is this much further off: its matrices have other shapes, and kernels other rates.
+OTHER_MODEL_NOISE = 0.1
 _LEAST_S = 1e-6
 # From so many standard deviations on a time counts as held up by something else.
 _OUTLIER = 2.0
@@ -32,6 +34,8 @@ class Observation:
     seconds: float | None
     kernel_s: float | None = None
     collective_s: float | None = None
+    is_of_model: bool = True
+    """Whether it is of the model that is asked about."""
 
 
 def estimate_factors(beliefs: Mapping[str, Factor], observations: Sequence[Observation], spread: float = 0.0) -> Array:
@@ -66,9 +70,11 @@ def estimate_factors(beliefs: Mapping[str, Factor], observations: Sequence[Obser
 def _residuals(one: Observation, factors: Array) -> list[float]:
     found = split(one.parts, factors)
     kernels, collective = one.kernel_s, one.collective_s
-    residuals = [] if one.seconds is None else [_log_ratio(found.total, one.seconds) / WALL_NOISE]
+    unlike = 0.0 if one.is_of_model else OTHER_MODEL_NOISE
+    wall, of_kernels = np.hypot(WALL_NOISE, unlike), np.hypot(KERNEL_NOISE, unlike)
+    residuals = [] if one.seconds is None else [_log_ratio(found.total, one.seconds) / wall]
     if kernels is not None and kernels > _LEAST_S and found.kernels > 0:
-        residuals.append(_log_ratio(found.kernels, kernels) / KERNEL_NOISE)
+        residuals.append(_log_ratio(found.kernels, kernels) / of_kernels)
     if collective is not None and one.seconds is not None and found.exposed > 0:
         # Of what is short beside the phase, no more is asked than beside the phase.
         residuals.append((found.exposed - collective) / (WALL_NOISE * one.seconds))

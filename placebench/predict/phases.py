@@ -75,6 +75,8 @@ class _Measured:
     """Whether it is the work that is asked for."""
     is_of_launch: bool
     """Whether it was part of a launch's steps; else a benchmark's."""
+    is_of_model: bool
+    """Whether its models are those that are asked about."""
 
 
 @dataclass
@@ -204,6 +206,7 @@ class PhaseModel:
                     one.phase.seconds if one.is_of_launch or not has_launches else None,
                     one.phase.kernel_s,
                     one.phase.collective_s,
+                    one.is_of_model,
                 )
                 for one in known
                 # What a function judged has other parts than what a model judges.
@@ -233,7 +236,7 @@ class PhaseModel:
                     if phase.name in PHASE and tells_devices(case, phase):
                         parts = _parts_of_case(case, phase, workload, peak, file)
                         found.setdefault(phase.name, []).append(
-                            _Measured(phase, parts, is_same, case.step_s is not None)
+                            _Measured(phase, parts, is_same, case.step_s is not None, case.models == self.shapes)
                         )
         return found
 

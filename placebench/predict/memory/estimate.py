@@ -65,16 +65,19 @@ from placebench.spec.workload import Workload
 # What nobody can count, only measure. Before the first weight a worker holds: interpreter, torch and transformers;
 # on a GPU the CUDA context, cuBLAS workspaces and NCCL buffers.
 RUNTIME_BYTES: Mapping[str, int] = {"cpu": 480 << 20, "gpu": 1_200 << 20}
-# Of what lasts from step to step (`_STATE`), and of the rest: by whether the pool trains two models, whose blocks
-# differ, and whether they are on one rank, sharded over several, or replicated on any number. Measured on H200s, from
-# 0.5 to 7 billion parameters; two replicated models are taken to be like two on one rank.
-ALLOCATOR_SHARES: Mapping[tuple[bool, Literal["one", "shard", "replicate"]], tuple[float, float]] = {
-    (False, "one"): (0.01, 0.01),
-    (False, "shard"): (0.08, 0.08),
-    (False, "replicate"): (0.07, 0.07),
-    (True, "one"): (0.09, 0.09),
-    (True, "shard"): (0.44, 0.04),
-    (True, "replicate"): (0.09, 0.09),
+# Of what lasts from step to step (`_STATE`), and of the rest: by whether the pool trains the actor, the critic, or two
+# models, whose blocks differ, and whether they are on one rank, sharded over several, or replicated on any number.
+# Measured on H200s, from 0.5 to 8 billion parameters; two replicated models are taken to be like two on one rank.
+ALLOCATOR_SHARES: Mapping[tuple[Role | None, Literal["one", "shard", "replicate"]], tuple[float, float]] = {
+    (Role.ACTOR, "one"): (0.01, 0.01),
+    (Role.ACTOR, "shard"): (0.17, 0.06),
+    (Role.ACTOR, "replicate"): (0.07, 0.07),
+    (Role.CRITIC, "one"): (0.01, 0.01),
+    (Role.CRITIC, "shard"): (0.0, 0.1),
+    (Role.CRITIC, "replicate"): (0.07, 0.07),
+    (None, "one"): (0.15, 0.15),
+    (None, "shard"): (0.36, 0.04),
+    (None, "replicate"): (0.15, 0.15),
 }
 BUCKET_BYTES = 256 << 20
 """Most bytes of weights that are sent to another pool at a time, but for a single weight that has more."""
@@ -112,7 +115,8 @@ class MemoryEstimate:
         spread: Literal["one", "shard", "replicate"] = "replicate"
         if self._is_sharded:
             spread = "shard" if self.ranks > 1 else "one"
-        shares = ALLOCATOR_SHARES[len(self._trained) > 1, spread]
+        trained = next(iter(self._trained)) if len(self._trained) == 1 else None
+        shares = ALLOCATOR_SHARES[trained, spread]
         return {name: {**parts, "allocator": _wasted(parts, *shares)} for name, parts in moments.items()}
 
     @property
