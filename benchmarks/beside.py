@@ -1,9 +1,9 @@
 """A framework's job beside placebench's own: what the benchmarks share that compare the two.
 
-Both run GRPO on one device, with the same model shape, batch and lengths, without checkpointed activations, and with an
-engine of vLLM that sleeps while the device trains; all else is as each of them has it by default. Into a folder go the
-report of both, what `benchmarks/reference.py` keeps of each run, and what was seen on the device: whom torch, the
-driver and the spans say was there, and the device's load by phase.
+Both run GRPO on one device or PPO on several, with the same model shape, batch and lengths, without checkpointed
+activations, and with an engine of vLLM that sleeps while the device trains; all else is as each of them has it by
+default. Into a folder go the report of both, what `benchmarks/reference.py` keeps of each run, and what was seen on a
+single device: whom torch, the driver and the spans say was there, and the device's load by phase.
 """
 
 import os
@@ -48,9 +48,13 @@ class Asked:
     """What both do."""
 
     model: str
-    """Preset of the shape."""
+    """Preset of the shape, the critic's too."""
     devices: str
-    """The one device."""
+    """The device or devices."""
+    algorithm: str = "grpo"
+    """Or ppo, with a critic."""
+    placements: str = "standard"
+    """Of the framework."""
     batch: int
     """Sequences a step."""
     group: int
@@ -74,6 +78,16 @@ class Asked:
         return self.devices.startswith("gpu")
 
     @property
+    def device_count(self) -> int:
+        """How many devices there are."""
+        return int(self.devices.partition(":")[2].partition("@")[0])
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a critic is trained."""
+        return self.algorithm == "ppo"
+
+    @property
     def micro_batch_tokens(self) -> int:
         """Tokens in one pass of training."""
         return self.micro_batch * (self.prompt + self.response)
@@ -84,7 +98,7 @@ def asking(*, model: str, length: int, steps: int, work: str) -> Callable[[Calla
     folder = click.Path(path_type=Path)
     options = [
         click.option("--model", type=click.Choice([*PRESETS]), default=model, show_default=True, help="The shape."),
-        click.option("--devices", default="gpu:1", show_default=True, help="One device: gpu:1 or cpu:1."),
+        click.option("--devices", default="gpu:1", show_default=True, help="As gpu:1 or cpu:1."),
         click.option("--batch-size", "batch", default=64, show_default=True, help="Sequences a step."),
         click.option("--group-size", "group", default=8, show_default=True, help="Responses to a prompt."),
         click.option("--micro-batch", default=4, show_default=True, help="Sequences in one pass of training."),
@@ -131,33 +145,46 @@ def measure(
     common = ["--devices", asked.devices, "--rounds", str(asked.rounds), "--steps", str(asked.steps)]
     common += ["--warmup-steps", str(asked.warmup), "--sample-hz", "10", "--out", str(work / "runs")]
     placebench("run", "--name", OWN, *common, *own_options(asked))
-    placebench("run", "--name", job, *common, "--job", job, "--placements", "standard", "--", *command, env=env)
+    placements = ("--placements", asked.placements)
+    placebench("run", "--name", job, *common, "--job", job, *placements, "--", *command, env=env)
     runs = {name: next((work / "runs").glob(f"*-{name}")) for name in (OWN, job)}
     shutil.rmtree(into, ignore_errors=True)
-    words = [f"{name}={run}" for name, run in runs.items()]
-    placebench("compare", *words, "--out", str(into))
+    placebench("compare", *_compared(runs), "--out", str(into))
     for name, run in runs.items():
         subprocess.run([sys.executable, HERE / "reference.py", run, "--into", into / name], check=True)
     (into / "report.html").unlink()
     for png in (into / "plots").glob("*.png"):
         png.unlink()
     sides = {name: run_sides(run)[0] for name, run in runs.items()}
-    lines = [*_commands(into, runs), *seen_on_device(sides)]
+    lines = [*_commands(into, runs)]
+    if all(len(side.placement.devices) == 1 for side in sides.values()):
+        lines += seen_on_device(sides)
     (into / "commands.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
+
+
+def _compared(runs: Mapping[str, Path]) -> Iterator[str]:
+    """Every placement of each run as a side of a comparison, under the run's name where it has one."""
+    for name, run in runs.items():
+        placements = [one.name for one in RunFile.read(run / "run.json").placements]
+        for placement in placements:
+            label = name if len(placements) == 1 else f"{name} {placement}"
+            yield f"{label}={run}:{placement}"
 
 
 def own_options(asked: Asked) -> list[str]:
     """What placebench's own job is told."""
     settings = {
-        "algorithm.name": "grpo",
-        "batch.group_size": asked.group,
+        "algorithm.name": asked.algorithm,
+        "batch.group_size": 1 if asked.has_critic else asked.group,
         "batch.micro_batch_tokens": asked.micro_batch_tokens,
         "data.fill_prompts": "true",
         "rollout.backend": "vllm",
         "trace_kernels": "false",
     }
-    options = ["--placements", "ddp:1", "--model", asked.model, "--ignore-eos"]
+    # A model without a critic needs no shards on one device.
+    placements = asked.placements if asked.has_critic else "ddp:1"
+    options = ["--placements", placements, "--model", asked.model, "--ignore-eos"]
     options += ["--batch-size", str(asked.batch), "--mini-batch-size", str(asked.batch)]
     options += ["--max-prompt-length", str(asked.prompt), "--max-response-length", str(asked.response)]
     return [*options, *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]

@@ -1,9 +1,13 @@
-"""verl beside placebench's own job: GRPO on one GPU, the same model shape, batch and lengths, tokens/s in one report.
+"""verl beside placebench's own job, the same model shape, batch and lengths, tokens/s in one report.
 
     python benchmarks/verl_on_gpu.py [--model qwen2.5-0.5b] [--rounds 2] [--into runs/reference/HOST/verl]
+    python benchmarks/verl_on_gpu.py --algorithm ppo --devices gpu:4 --placements standard,split,learners:2+engines:2 \
+        --model qwen2.5-1.5b --batch-size 256 --prompt-length 512 --response-length 512 --micro-batch 16
 
-Makes a model of the preset's shape with random weights and prompts of full length, runs `placebench run` under `ddp:1`
-and `placebench run --job verl` under `standard`, verl's hybrid engine with vLLM, and compares the two as `beside` says.
+GRPO on one GPU, or PPO on several: each placement in turn, by both.
+
+Makes a model of the preset's shape with random weights and prompts of full length, runs `placebench run` and
+`placebench run --job verl`, with vLLM both, and compares the two as `beside` says.
 Needs `placebench[run,vllm]` and verl 0.9.1, which may be in another environment: `--python ENVIRONMENT/bin/python`.
 In verl's there must be no TRL: verl imports a class from it that TRL 1.16 does not have any more.
 
@@ -13,7 +17,6 @@ Without flash-attn verl cannot leave padding out; here there is none, as all seq
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,8 @@ ON_CPU = {
 
 @click.command()
 @asking(model="qwen2.5-0.5b", length=256, steps=5, work="runs/verl-on-gpu")
+@click.option("--algorithm", type=click.Choice(["grpo", "ppo"]), default="grpo", show_default=True)
+@click.option("--placements", default="standard", show_default=True, help="Placements of verl, with PPO of both.")
 @click.option("--python", default=Path(sys.executable).name, help="verl's own.  [default: the one that runs this]")
 def main(work: Path, into: Path | None, python: str, **asked: Any) -> None:
     """Run both, and write their common report."""
@@ -49,10 +54,11 @@ def main(work: Path, into: Path | None, python: str, **asked: Any) -> None:
 
 
 def verl_command(work: Path, asked: Asked, python: str) -> list[str]:
-    """The user's command: one optimizer step on all sequences, with the loss and the sampling of placebench's GRPO."""
-    prompts = asked.batch // asked.group
-    settings: Mapping[str, object] = {
-        "algorithm.adv_estimator": "grpo",
+    """The user's command: one optimizer step on all sequences, with the loss and the sampling of placebench's job."""
+    group = 1 if asked.has_critic else asked.group
+    prompts = asked.batch // group
+    settings: dict[str, object] = {
+        "algorithm.adv_estimator": "gae" if asked.has_critic else "grpo",
         "data.train_files": work / "prompts.parquet",
         "data.val_files": work / "prompts.parquet",
         "data.train_batch_size": prompts,
@@ -66,10 +72,10 @@ def verl_command(work: Path, asked: Asked, python: str) -> list[str]:
         f"{ACTOR}.ppo_mini_batch_size": prompts,
         f"{ACTOR}.use_dynamic_bsz": True,
         f"{ACTOR}.ppo_max_token_len_per_gpu": asked.micro_batch_tokens,
-        f"{ACTOR}.use_kl_loss": True,
+        f"{ACTOR}.use_kl_loss": not asked.has_critic,
         f"{ACTOR}.kl_loss_coef": 0.001,
         f"{ROLLOUT}.name": "vllm",
-        f"{ROLLOUT}.n": asked.group,
+        f"{ROLLOUT}.n": group,
         f"{ROLLOUT}.tensor_model_parallel_size": 1,
         f"{ROLLOUT}.gpu_memory_utilization": 0.4,
         f"{ROLLOUT}.free_cache_engine": True,
@@ -77,20 +83,32 @@ def verl_command(work: Path, asked: Asked, python: str) -> list[str]:
         "reward.custom_reward_function.path": os.path.relpath(HERE / "verl_reward.py"),
         "reward.custom_reward_function.name": "closeness_to_20",
         # verl's own counts suit many GPUs: each is a process, which on one host's cores waits for the others.
-        f"{ROLLOUT}.agent.num_workers": 2,
+        f"{ROLLOUT}.agent.num_workers": 2 * asked.device_count,
         "reward.num_workers": 1,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
         f"+{RAY_INIT}.include_dashboard": False,
         f"+{RAY_INIT}.object_store_memory": 2_000_000_000 if asked.is_gpu else 500_000_000,
     }
+    if asked.has_critic:
+        settings |= {
+            "algorithm.use_kl_in_reward": True,
+            "algorithm.kl_ctrl.kl_coef": 0.001,
+            "critic.strategy": "fsdp2",
+            "critic.model.path": work / "model",
+            "+critic.model.override_config.attn_implementation": "sdpa",
+            "critic.model.use_remove_padding": False,
+            "critic.model.enable_gradient_checkpointing": False,
+            "critic.ppo_mini_batch_size": prompts,
+            "critic.use_dynamic_bsz": True,
+            "critic.ppo_max_token_len_per_gpu": asked.micro_batch_tokens,
+        }
     if not asked.is_gpu:
-        settings = {
-            **settings,
+        settings |= {
             "trainer.device": "cpu",
             "data.dataloader_num_workers": 0,
             f"{ROLLOUT}.agent.num_workers": 1,
             f"{RAY_INIT}.num_cpus": 32,
-            f"+{RAY_INIT}.num_gpus": 1,
+            f"+{RAY_INIT}.num_gpus": asked.device_count,
         }
     return [python, "-m", "verl.trainer.main_ppo", *(f"{key}={value}" for key, value in settings.items())]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from placebench.errors import UsageError
 from placebench.host.machine import cpu_model, total_memory, usable_cores
-from placebench.spec.devices import Device, DeviceSpec
+from placebench.spec.devices import DESCRIBED_GPU, Device, DeviceSpec
 from placebench.spec.text import plural
 
 _DEFAULT_CPU_DEVICES = (2, 8)
@@ -66,7 +66,7 @@ def _cpu_devices(count: int | None) -> tuple[Device, ...]:
 def _described_devices(spec: DeviceSpec) -> tuple[Device, ...]:
     assert spec.count is not None, "the grammar describes devices by their number"
     is_gpu = spec.kind == "gpu"
-    name, usual = ("GPU", _USUAL_GPU_BYTES) if is_gpu else (cpu_model(), total_memory() // spec.count)
+    name, usual = (DESCRIBED_GPU, _USUAL_GPU_BYTES) if is_gpu else (cpu_model(), total_memory() // spec.count)
     memory = spec.memory_bytes or usual
     return tuple(
         Device(f"{node}/{spec.kind}:{index}", spec.kind, index, node, name, memory, () if is_gpu else (index,))

@@ -25,14 +25,13 @@ from placebench.predict.expectation import (
     expect_from_runs,
     expect_from_steps,
 )
-from placebench.predict.known import known_calibration
+from placebench.predict.known import KnownCalibration, known_calibration
 from placebench.predict.memory import fitting
 from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.predict.phases import PhaseModel
 from placebench.predict.possible import possible_placements
 from placebench.predict.prediction import Prediction, predict
 from placebench.predict.step import StepModel
-from placebench.record.calibration_file import CalibrationFile
 from placebench.record.checkpoints import START_CHECKS, Checkpoint, changes
 from placebench.record.folder import RunFolder
 from placebench.sessions.ray_cluster.discovery import Cluster
@@ -212,30 +211,28 @@ class Plan:
             return known
         if steps := {one.placement.name: one.step.seconds for one in self.predictions}:
             seconds = [steps[launch.placement.name] for launch in self.launches]
-            return expect_from_steps(seconds, self.steps, f"predicted from {self._calibration_name}")
+            source = self._calibration.source if self._calibration else ""
+            return expect_from_steps(seconds, self.steps, f"predicted from {source}")
         return expect_from_arithmetic(self.workload, self.shapes, self.devices, len(self.launches))
 
     @cached_property
     def predictions(self) -> tuple[Prediction, ...]:
         """The step of each placement as what was measured on such devices tells it; none where nothing does."""
-        file = self._calibration
-        if self.job or file is None:
+        known = self._calibration
+        if self.job or known is None:
             return ()
-        per_node = max(devices_per_node(self.devices))
-        model = StepModel(PhaseModel(self.workload, self.shapes, (file,), self.devices[0], per_node), self.devices)
-        elsewhere = file.hostname != self.devices[0].node
+        file, devices = known.file, known.devices
+        per_node = max(devices_per_node(devices))
+        model = StepModel(PhaseModel(self.workload, self.shapes, (file,), devices[0], per_node), devices)
+        elsewhere = file.hostname != devices[0].node
         try:
             return predict(model, [one.placement for one in self.placements], elsewhere=elsewhere).placements
         except LookupError:  # the peak of the devices is not known, and a phase was never measured
             return ()
 
     @cached_property
-    def _calibration(self) -> CalibrationFile | None:
+    def _calibration(self) -> KnownCalibration | None:
         return known_calibration(self.folder.path.parent, self.devices)
-
-    @property
-    def _calibration_name(self) -> str:
-        return self._calibration.source if self._calibration else ""
 
     @property
     def recorded_work(self) -> Mapping[str, Any]:

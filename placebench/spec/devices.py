@@ -21,6 +21,9 @@ _SPEC = re.compile(
     r"(?P<kind>cpu|gpu)(:(?P<count>[1-9][0-9]{0,5})(x(?P<nodes>[1-9][0-9]{0,5}))?(@(?P<gib>[1-9][0-9]{0,5})GiB)?)?"
 )
 
+DESCRIBED_GPU = "GPU"
+"""Name of a GPU of which a plan says only how much memory it has."""
+
 
 @dataclass(frozen=True)
 class Device:

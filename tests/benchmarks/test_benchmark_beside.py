@@ -22,8 +22,8 @@ ASKED = Asked(
 )  # fmt: skip
 
 
-def assert_can_be_run(words: Sequence[str]) -> None:
-    done = CliRunner().invoke(main, ["run", "--dry-run", "--devices", ASKED.devices, "--rounds", "1", *words])
+def assert_can_be_run(words: Sequence[str], asked: Asked = ASKED) -> None:
+    done = CliRunner().invoke(main, ["run", "--dry-run", "--devices", asked.devices, "--rounds", "1", *words])
     assert done.exit_code == 0, done.output
 
 
@@ -43,6 +43,15 @@ def test_verl_can_be_run_on_one_gpu(tmp_path: Path) -> None:
     assert "data.train_batch_size=8" in command
     assert "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4096" in command
     assert not [word for word in command if "cpu" in word]
+
+
+def test_ppo_can_be_run_by_both_on_four_gpus(tmp_path: Path) -> None:
+    placements = "standard,split,learners:2+engines:2"
+    asked = replace(ASKED, algorithm="ppo", devices="gpu:4@141GiB", placements=placements, batch=256, micro_batch=16)
+    assert_can_be_run(own_options(asked), asked)
+    command = verl_command(tmp_path, asked, "python")
+    assert_can_be_run(["--job", "verl", "--placements", placements, "--", *command], asked)
+    assert {"data.train_batch_size=256", "critic.ppo_mini_batch_size=256"} <= set(command)
 
 
 def test_prompts_have_the_tokens_that_were_asked_for(tmp_path: Path) -> None:

@@ -78,7 +78,9 @@ def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
 def test_what_is_a_list_or_table_on_a_code_host_is_one_here(site: Path) -> None:
     for page in site.rglob("*.html"):
         for paragraph in Page(page).paragraphs:
-            assert not re.search(r"^\s*(- |\* (?!its interval)|\d+\. |\|)", paragraph, re.MULTILINE), f"{page}: {paragraph}"
+            assert not re.search(r"^\s*(- |\* (?!its interval)|\d+\. |\|)", paragraph, re.MULTILINE), (
+                f"{page}: {paragraph}"
+            )
 
 
 def test_the_menu_has_every_page_in_four_groups() -> None:

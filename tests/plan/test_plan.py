@@ -326,6 +326,24 @@ def test_the_dry_run_shows_what_would_be_done(tmp_path: Path) -> None:
         assert line in text
 
 
+@pytest.mark.parametrize(
+    ("devices", "source"),
+    [
+        ("gpu:4@141GiB", "(predicted from h200, taking them for NVIDIA H200)"),
+        ("gpu:4@80GiB", "(predicted from h100, taking them for NVIDIA H100 80GB HBM3)"),
+        ("gpu:4@100GiB", "(rough, from the number of operations)"),
+    ],
+)
+def test_gpus_that_are_described_are_taken_for_those_with_as_much_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: str, source: str
+) -> None:
+    monkeypatch.setattr(workload_checks, "find_spec", lambda _: object())
+    plan = make_plan(request(tmp_path, devices=devices, workload={"model": "qwen2.5-1.5b"}, dry_run=True))
+    assert plan.expectation
+    assert f"({plan.expectation.source})" == source
+    assert {device.name for device in plan.devices} == {"GPU"}
+
+
 def test_the_dry_run_shows_what_a_placement_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload_checks, "find_spec", lambda _: object())
     words = "learners:2+engines:2/staleness=1/inflight_updates=true,ddp:4/scaling=weak"
