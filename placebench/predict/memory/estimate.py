@@ -28,7 +28,7 @@ precision.
                  While a block runs backward, T·b·(3f + 2h + 2a) more
     logits       of as many rows as make 2^28 logits, R at most: forward and backward need six float32 tables, a mask
                  of one byte and one table in b bytes; compiled, the products and their gradient alone. Beside them the
-                 head's gradient (4 + b)·V·h: the float32 one that is summed over chunks, and a chunk's
+                 head's gradient b·V·h, and where there are several chunks 4·V·h, in which it is summed
     kv cache     2·b·L·v for every token of a rank's sequences at full length; of an engine in blocks of 128 tokens,
                  v / t on each of t devices, one head at least; no more than `rollout.memory_share` of the device leaves
                  beside the engine, its graphs and prefill
