@@ -232,4 +232,4 @@ def test_on_a_terminal_progress_is_one_line_that_goes_away(monkeypatch: pytest.M
     os.close(master)
     assert shown.startswith(b"\r\x1b[2Kreading a.log")
     assert shown.endswith(b"\r\x1b[2K")
-    assert "\n" not in shown
+    assert b"\n" not in shown
