@@ -22,6 +22,7 @@ from statistics import fmean
 from typing import Any
 
 import click
+from predicted_runs import commit
 
 from placebench.spec.nested import flatten, merge, nest
 from placebench.spec.workload_reading import build_workload
@@ -80,7 +81,7 @@ def predict(sources: str, devices: str, names: Sequence[str], into: Path) -> Non
             times = "  ".join(f"{key} {placement[key]:.2f}" for key in ("step_s", "low_s", "high_s") if placement[key])
             print(f"{name:10} {placement['placement']:34} {times}  {placement['prediction_class']}")
     content = {
-        "commit": subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip() or None,
+        "commit": commit(),
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "sources": sources,
         "devices": devices,

@@ -109,7 +109,7 @@ def predict_all(
         print(f"{_name(configuration):40} {step.seconds:7.3f} s  {held}")
     content = {
         "device": file.device,
-        "commit": _commit(),
+        "commit": commit(),
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "calibrations": [one.source for one in files],
         "settings": list(settings),
@@ -284,7 +284,8 @@ def _run(configuration: Configuration, launch: int, out: Path, lane: str, second
     return "done" if not done.returncode else f"exit code {done.returncode}: {done.stderr.strip()[-300:]}"
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
+    """The commit of this checkout; None outside of one."""
     git = shutil.which("git")
     if git is None:
         return None

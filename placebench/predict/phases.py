@@ -18,12 +18,12 @@ from placebench.predict.estimating import Observation, estimate_factors
 from placebench.predict.kernels import engine_kernels
 from placebench.predict.parts import CPU_SPREAD, Array, PhaseParts, factors_of, parts_of, split
 from placebench.predict.peaks import DevicePeak, cpu_peak, device_peak
-from placebench.predict.work import phase_work
+from placebench.predict.work import phase_shape, phase_work
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
 from placebench.spec.devices import Device
 from placebench.spec.phases import GEN, HAND_OVER, PHASE, Activity
 from placebench.spec.placement import Role
-from placebench.spec.shapes import JobShapes
+from placebench.spec.shapes import JobShapes, ModelShape
 from placebench.spec.workload import Workload
 
 # What of the workload a phase of a step does not hang on, or hangs on by its placement.
@@ -75,8 +75,8 @@ class _Measured:
     """Whether it is the work that is asked for."""
     is_of_launch: bool
     """Whether it was part of a launch's steps; else a benchmark's."""
-    is_of_model: bool
-    """Whether its models are those that are asked about."""
+    shape: ModelShape | None
+    """Of the model that it computed with; None where that is not known."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ class PhaseModel:
     device: Device
     per_node: int = 8
     _known: dict[tuple[str, int, int], PhaseSeconds] = field(default_factory=dict, repr=False)
-    _factors: dict[tuple[str, bool], Array] = field(default_factory=dict, repr=False)
+    _factors: dict[tuple[str, ModelShape | None, bool], Array] = field(default_factory=dict, repr=False)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -180,22 +180,21 @@ class PhaseModel:
 
     def _scaled(self, name: str, *, of_same: bool) -> Array:
         """The factors of a phase's parts: by the same work alone where some was measured, else by all like phases."""
-        kind = name if of_same or self._is_function(name) else str(PHASE[name].activity)
-        if (kind, of_same) not in self._factors:
-            function = self._is_function(name)
+        function, shape = self._is_function(name), phase_shape(PHASE[name], self.shapes) if self.shapes else None
+        kind = name if of_same or function or name in HAND_OVER else str(PHASE[name].activity)
+        key = (kind, shape, of_same)
+        if key not in self._factors:
             alike = [
                 other
                 for other in PHASE
                 if other == name
                 or (
                     not of_same
+                    and name not in HAND_OVER
                     and PHASE[other].activity is PHASE[name].activity
                     and self._is_function(other) == function
-                    and (other in HAND_OVER) == (name in HAND_OVER)
                 )
             ]
-            if name in HAND_OVER:
-                alike, kind = [name], name
             beliefs = factors_of(PHASE[name].activity, is_function=function)
             known = [one for other in alike for one in self._measured(other) if one.is_same or not of_same]
             # A launch has processes beside it that hold its host up; where launches tell of it, a benchmark does not.
@@ -206,15 +205,15 @@ class PhaseModel:
                     one.phase.seconds if one.is_of_launch or not has_launches else None,
                     one.phase.kernel_s,
                     one.phase.collective_s,
-                    one.is_of_model,
+                    one.shape == shape,
                 )
                 for one in known
                 # What a function judged has other parts than what a model judges.
                 if one.parts is not None and one.parts.names == tuple(beliefs) and one.phase.seconds > 0
             ]
             spread = 0.0 if self.is_gpu else CPU_SPREAD
-            self._factors[kind, of_same] = estimate_factors(beliefs, observations, spread)
-        return self._factors[kind, of_same]
+            self._factors[key] = estimate_factors(beliefs, observations, spread)
+        return self._factors[key]
 
     def _is_function(self, name: str) -> bool:
         return name == "reward" and (self.shapes is None or self.shapes.reward is None)
@@ -235,8 +234,9 @@ class PhaseModel:
                 for phase in case.phases:
                     if phase.name in PHASE and tells_devices(case, phase):
                         parts = _parts_of_case(case, phase, workload, peak, file)
+                        shape = phase_shape(PHASE[phase.name], case.models) if case.models else None
                         found.setdefault(phase.name, []).append(
-                            _Measured(phase, parts, is_same, case.step_s is not None, case.models == self.shapes)
+                            _Measured(phase, parts, is_same, case.step_s is not None, shape)
                         )
         return found
 

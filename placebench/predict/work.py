@@ -80,6 +80,11 @@ def has_equal_lengths(workload: Workload) -> bool:
     return rollout.ignore_eos and rollout.response_lengths == "longest" and workload.data.fill_prompts
 
 
+def phase_shape(phase: Phase, shapes: JobShapes) -> ModelShape:
+    """Shape of the model that a phase computes with; the actor's where it computes with none."""
+    return {Role.CRITIC: shapes.critic, Role.REWARD: shapes.reward}.get(phase.role or Role.ACTOR) or shapes.actor
+
+
 def phase_work(
     name: str,
     workload: Workload,
@@ -112,10 +117,9 @@ def phase_work(
     sequences = batch.size / ranks * (shared_by if name == GEN else 1)
     steps = batch.size // batch.mini_batch_size if phase.trains else 1
     at_once = ceil((batch.mini_batch_size if phase.trains else batch.size) / ranks)
-    shape = {Role.CRITIC: shapes.critic, Role.REWARD: shapes.reward}.get(phase.role or Role.ACTOR) or shapes.actor
     return RankWork(
         phase=phase,
-        shape=shape,
+        shape=phase_shape(phase, shapes),
         has_head=phase.role in (Role.ACTOR, Role.REF),
         devices=devices,
         nodes=nodes,

@@ -94,7 +94,7 @@ def test_steps_without_a_time_last_from_line_to_line(tmp_path: Path) -> None:
 import pathlib, time
 steps = pathlib.Path({str(tmp_path / "trial" / "steps.jsonl")!r})
 for n in range(1, 4):
-    time.sleep(0.12)
+    time.sleep(0.12)  # what the step takes
     print(f"step:{{n}} - loss:0.5", flush=True)
     while n < 3 and (not steps.exists() or steps.read_text().count("\\n") < n):
         time.sleep(0.01)  # a line that is read late would make the next step short
@@ -176,6 +176,7 @@ def test_steps_that_a_loop_marks_count_where_it_logs_none(tmp_path: Path) -> Non
     assert read_end(short)["message"] == "the command ended with exit code 0 after 2 of 3 steps"
 
 
+# Steps that sleep, each with one inside, in two processes.
 NESTED = """
 import os, time
 from placebench_attach import span

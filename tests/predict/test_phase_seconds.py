@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placebench.ppo.batch import micro_batches
+from placebench.predict import estimating
 from placebench.predict.estimating import Observation, estimate_factors
 from placebench.predict.kernels import Roofline
 from placebench.predict.parts import FACTORS, parts_of, split
@@ -121,6 +122,25 @@ def test_a_reward_that_was_a_function_tells_nothing_of_one_that_is_a_model() -> 
     scored, passed = known.seconds("reward", 1).total, known.seconds("ref", 1).total
     assert 0.5 < scored / passed < 1
     assert passed == pytest.approx(0.65, rel=0.2)
+
+
+def test_what_another_model_measured_counts_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = build_workload({"model": "qwen2.5-1.5b", "batch": {"size": 128, "mini_batch_size": 128}})
+    own = calibration(MeasuredPhase(name="ref", devices=1, seconds=1.3))
+    # A model a third as large, that took as long.
+    small = JobShapes(PRESETS["qwen2.5-0.5b"], PRESETS["qwen2.5-0.5b"])
+    workload = {**own.cases[0].workload, "model": "qwen2.5-0.5b"}
+    case = own.cases[0].model_copy(update={"models": small, "workload": workload})
+    other = own.model_copy(update={"cases": (case,)})
+
+    def seconds(*files: CalibrationFile, shapes: JobShapes = SHAPES) -> float:
+        return PhaseModel(asked, shapes, files, GPU).seconds("ref", 1).total
+
+    alone, beside = seconds(own), seconds(own, other)
+    # A reward model in the job makes the reference no other model.
+    assert seconds(own, other, shapes=replace(SHAPES, reward=small.actor)) == beside
+    monkeypatch.setattr(estimating, "OTHER_MODEL_NOISE", 0.0)
+    assert alone < beside < (alone + seconds(own, other)) / 2
 
 
 def test_a_launch_tells_of_the_host_and_a_benchmark_of_the_kernels_alone() -> None:
