@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from placed import run_placement
 from synthetic_run import ROLES, SPLIT, STANDARD, Layout
@@ -317,6 +317,14 @@ rows = st.lists(
 )
 
 
+# All of it is validation but for what rounding leaves of its ends.
+@example(
+    [(1, "testing", "a", 0.0, 2.0), (2, "testing", "b", 2.0, 4.0), (2, "gen", "b", 0.0, 2.0)],
+    1.6012221951505958,
+    2.0,
+    "all",
+    0,
+)
 @given(rows, times, times, st.sampled_from(["all", "updates", "none"]), st.integers(0, 2))
 def test_whatever_the_spans_the_path_is_the_step(
     spans: list[Row], start: float, seconds: float, overlap: str, staleness: int

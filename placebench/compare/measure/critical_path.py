@@ -262,9 +262,12 @@ def path_shares(graph: SpanGraph, step: int) -> Mapping[str, float]:
             if shared > 0 and not segment.is_gap and segment.phase != phase:
                 seconds[f"{BESIDE}{phase}+{segment.phase}"] += float(shared)
         seconds[f"{OFF_PATH}{phase}"] = max(0.0, length(worked) - seconds[f"{PATH}{phase}"])
-    whole = float(lengths.sum())
-    names = [f"{prefix}{phase}" for prefix in (PATH, IMBALANCE) for phase in APART]
-    return {key: found / whole for key, found in seconds.items() if key not in names} if whole > 0 else {}
+    for phase in APART:
+        # Nothing of them is left but what rounding leaves.
+        seconds.pop(f"{PATH}{phase}", None)
+        seconds.pop(f"{IMBALANCE}{phase}", None)
+    whole = sum(found for key, found in seconds.items() if key.startswith((PATH, GAP)))
+    return {key: found / whole for key, found in seconds.items()} if whole > 0 else {}
 
 
 def _by_phase(graph: SpanGraph, step: int) -> Mapping[str, list[tuple[float, float]]]:
