@@ -29,6 +29,7 @@ from placebench.ppo.rollout.vllm_build import (
     warm_up_as_the_job,
 )
 from placebench.ppo.rollout.vllm_driving import run_requests
+from placebench.ppo.rollout.vllm_known import Known
 from placebench.spec.workload import Workload
 
 
@@ -70,6 +71,7 @@ class VllmRollout:
         self._is_gpu, self._keeps_prefixes = device_kind == "cuda", keeps_prefixes
         self._value_bytes = getattr(torch, workload.precision).itemsize
         self._group: Any = None
+        self._known = Known()
         if shared_by > 1:
             self._group, _ = dist.new_subgroups(shared_by)
         length = workload.batch.max_prompt_length + workload.batch.max_response_length
@@ -160,7 +162,9 @@ class VllmRollout:
         ]
         inputs = [{"prompt_token_ids": list(prompt)} for prompt, _, _ in cases]
         with uncollected():
-            responses = run_requests(self._engine, inputs, parameters, lambda: self._take_pending(updates))
+            responses = run_requests(
+                self._engine, inputs, parameters, lambda: self._take_pending(updates), self._known
+            )
         first = self._group_rank() * len(prompts)
         return responses[first : first + len(prompts)]
 

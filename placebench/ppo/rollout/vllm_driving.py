@@ -3,8 +3,9 @@
 While the GPU computes a token step the host has to get ready for the next, and at many sequences it is the slower one.
 vLLM's front end works on every token of every request: it keeps statistics, looks for the ends of texts that nobody
 decodes, and turns each log-probability into objects. Here it sees a request once, when that is over; tokens and
-log-probabilities are taken where the scheduler has those of a whole step, as one array. And the scheduler asks for room
-in the cache for every token of every request, which comes in blocks of many tokens: here it asks once a block.
+log-probabilities are taken where the scheduler has those of a whole step, as one array. The scheduler asks for room in
+the cache for every token of every request, which comes in blocks of many tokens: here it asks once a block. And where
+only tokens are new in a step, the scheduler's work is not done at all, see `vllm_steady`.
 """
 
 from collections import defaultdict
@@ -14,10 +15,12 @@ from math import ceil
 from typing import Any
 
 from placebench.ppo.rollout.base import Generated
+from placebench.ppo.rollout.vllm_known import Known
+from placebench.ppo.rollout.vllm_steady import steady_steps
 
 
 def run_requests(
-    engine: Any, prompts: Sequence[Any], parameters: Sequence[Any], before_step: Callable[[], None]
+    engine: Any, prompts: Sequence[Any], parameters: Sequence[Any], before_step: Callable[[], None], known: Known
 ) -> list[Generated]:
     """Generate one response per prompt; log-probabilities are there where the parameters ask for them.
 
@@ -26,10 +29,11 @@ def run_requests(
         prompts: as vLLM takes them.
         parameters: of each prompt's sampling.
         before_step: called before each step of the engine.
+        known: what is known of the engine's scheduler, kept from one call to the next.
     """
     core = engine.llm_engine
     scheduler = core.engine_core.engine_core.scheduler
-    with asked_once_a_block(scheduler), _taken_from(scheduler) as taken:
+    with asked_once_a_block(scheduler), _taken_from(scheduler) as taken, steady_steps(scheduler, known, taken):
         numbers = engine.enqueue(prompts, parameters, use_tqdm=False)
         while core.has_unfinished_requests():
             before_step()
@@ -63,6 +67,12 @@ class _Taken:
             if one.finish_reason is not None:
                 over.append(one)
         outputs.outputs = over
+
+    def add(self, number: str, tokens: list[int], log_probs: list[float] | None) -> None:
+        """Take further tokens of a request and, where they were asked for, their log-probabilities."""
+        self._tokens[number] += tokens
+        if log_probs is not None:
+            self._log_probs[number] += log_probs
 
     def response(self, number: str) -> Generated:
         """A request's tokens and, where they were asked for, their log-probabilities."""
