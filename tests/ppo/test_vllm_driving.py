@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from placebench.ppo.rollout.base import Generated
 from placebench.ppo.rollout.vllm_driving import asked_once_a_block, run_requests
+from placebench.ppo.rollout.vllm_known import Known
 
 
 @dataclass
@@ -36,6 +37,8 @@ class FullAttentionSpec:
 
 class Manager:
     """vLLM's manager of the cache: gives requests blocks, of which it has so many."""
+
+    enable_caching = False
 
     def __init__(self, blocks: int = 1 << 20) -> None:
         self.empty_kv_cache_blocks: tuple[int, ...] = ()
@@ -104,7 +107,7 @@ class Engine:
 
 
 def run(engine: Engine, names: list[str], before_step: Any = lambda: None) -> list[Generated]:
-    return run_requests(engine, names, [None] * len(names), before_step)
+    return run_requests(engine, names, [None] * len(names), before_step, Known())
 
 
 def test_log_probs_are_those_of_the_tokens_that_the_scheduler_accepts() -> None:
@@ -192,6 +195,20 @@ def test_room_is_asked_for_once_a_block() -> None:
     assert manager.calls == 1 + 1 + 4
     assert manager.allocate_slots(request, 1) is not None
     assert manager.calls == 7, "it is left as it was"
+
+
+def test_a_block_that_is_full_is_told_of_where_prefixes_may_share_it() -> None:
+    manager = Manager()
+    manager.enable_caching = True
+    request = SimpleNamespace(request_id="a", num_computed_tokens=0)
+    ends = []
+    with asked_once_a_block(scheduler_of(manager, FullAttentionSpec())):
+        for length in range(12):
+            request.num_computed_tokens, before = length, manager.calls
+            manager.allocate_slots(request, 1)
+            if manager.calls > before:
+                ends.append(length + 1)
+    assert ends == [1, 4, 5, 8, 9, 12]
 
 
 @pytest.mark.parametrize("specs", [(SimpleNamespace(block_size=4),), (FullAttentionSpec(), FullAttentionSpec())])

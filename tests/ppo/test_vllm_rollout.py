@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,9 @@ from torch.multiprocessing.spawn import spawn
 
 from placebench.errors import LaunchError
 from placebench.ppo.models import model_config
+from placebench.ppo.rollout import vllm_driving
 from placebench.ppo.rollout.base import Generated, SamplingSettings
+from placebench.ppo.rollout.vllm_known import Known
 from placebench.ppo.worker import Worker
 from placebench.predict.memory.engine import EngineMemory, token_cache_bytes
 from placebench.record.folder import read_jsonl
@@ -108,6 +111,14 @@ def test_a_response_ends_with_the_end_of_sequence_token_unless_it_is_ignored(see
         assert ended == [response[: [*response, eos].index(eos) + 1][:LENGTH] for response in whole]
         assert len(ended[0]) < LENGTH
         assert rank["ignored"] == whole
+
+
+def test_steps_that_the_scheduler_does_not_do_itself_generate_the_same(seen: list[dict[str, Any]]) -> None:
+    for rank in seen:
+        for by_itself, shortened in rank["shortened"]:
+            assert shortened == by_itself
+        assert rank["differs"] is None
+        assert {"schedule", "update", "blocks", "end", "finished"} <= set(rank["kinds"])
 
 
 def test_an_update_counts_its_bytes_and_refuses_to_leave_a_weight_behind(seen: list[dict[str, Any]]) -> None:
@@ -197,13 +208,13 @@ def test_on_gpus_requests_have_their_seeds_where_that_costs_nothing(
         llm_engine = SimpleNamespace(vllm_config=config)
         apply_model = staticmethod(lambda change: None)
 
-    def look(engine: Any, prompts: Any, parameters: Any, before_step: Any) -> list[Generated]:
+    def look(engine: Any, prompts: Any, parameters: Any, *others: Any) -> list[Generated]:
         asked.extend(one.seed for one in parameters)
         return []
 
     monkeypatch.setattr("placebench.ppo.rollout.vllm.run_requests", look)
     rollout = object.__new__(VllmRollout)
-    rollout._engine, rollout._group, rollout._is_gpu = Engine(), None, True
+    rollout._engine, rollout._group, rollout._is_gpu, rollout._known = Engine(), None, True, Known()
     rollout.generate(PROMPTS, [LENGTH] * len(PROMPTS), SEEDS, SAMPLED[0])
     assert asked == (SEEDS if second_runner else [None] * len(SEEDS))
 
@@ -281,7 +292,7 @@ def _run_rank(rank: int, folder: Path, tied: bool) -> None:
     rollout.update_weights(new.named_parameters())
     result["after"] = _compare(rollout, new)
     result |= _ends(rollout, result["after"]["greedy"]) | _batches(rollout) | _frequencies(rollout, new)
-    result |= _refusals(rollout, new)
+    result |= _shortened(rollout, result["eos"]) | _refusals(rollout, new)
     result["threads"] = torch.get_num_threads()
     total = torch.tensor([float(rank)])
     dist.all_reduce(total)
@@ -350,6 +361,25 @@ def _batches(rollout: Any) -> dict[str, Any]:
         "reversed": _tokens(_generate(rollout, PROMPTS[::-1], SEEDS[::-1], SAMPLED[0]))[::-1],
         "other_seeds": _tokens(_generate(rollout, PROMPTS, [seed + 1 for seed in SEEDS], SAMPLED[0])),
     }
+
+
+def _shortened(rollout: Any, eos: int) -> dict[str, Any]:
+    """Responses of many lengths, all by vLLM itself and with steps that it does not do; asked for log-probs or not."""
+    prompts = [PROMPTS[place % 4][: 1 + 7 * place] for place in range(2 * len(PROMPTS))]
+    # The longest prompt goes on into a block of its own.
+    prompts += [[2] * 122]
+    longest = [1 + (5 * place) % LENGTH for place in range(len(prompts) - 1)] + [LENGTH]
+    pairs = []
+    for log_probs in (True, False):
+        settings = SamplingSettings(1.0, 1.0, False, eos, log_probs)
+        pair = []
+        for steps in (vllm_driving.steady_steps, lambda *arguments: nullcontext()):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(vllm_driving, "steady_steps", steps)
+                responses = rollout.generate(prompts, longest, range(len(prompts)), settings)
+            pair.append([[response.tokens, response.log_probs] for response in responses])
+        pairs.append(pair)
+    return {"shortened": pairs, "differs": rollout._known.differs, "kinds": sorted(rollout._known.kinds)}
 
 
 def _frequencies(rollout: Any, model: Any) -> dict[str, Any]:

@@ -162,9 +162,7 @@ class VllmRollout:
         ]
         inputs = [{"prompt_token_ids": list(prompt)} for prompt, _, _ in cases]
         with uncollected():
-            responses = run_requests(
-                self._engine, inputs, parameters, lambda: self._take_pending(updates), self._known
-            )
+            responses = run_requests(self._engine, inputs, parameters, lambda: self._take_pending(updates), self._known)
         first = self._group_rank() * len(prompts)
         return responses[first : first + len(prompts)]
 

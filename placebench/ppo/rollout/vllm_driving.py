@@ -105,8 +105,8 @@ def _taken_from(scheduler: Any) -> Iterator[_Taken]:
 def asked_once_a_block(scheduler: Any) -> Iterator[None]:
     """Give requests inside the room that their last block has left, without what a scheduler does for a new block.
 
-    Where layers see all tokens before them, that is nothing but to say that there is no new one. A block that prefixes
-    may share is known as such a step later. Other layers give blocks back with every token, and are left alone.
+    Where layers see all tokens before them, that is nothing but to say that there is no new one. Other layers give
+    blocks back with every token, and are left alone.
     """
     manager = scheduler.kv_cache_manager
     spec, *others = (group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups)
@@ -119,7 +119,9 @@ def asked_once_a_block(scheduler: Any) -> Iterator[None]:
     def allocate_if_need_be(request: Any, num_new_tokens: int, **more: Any) -> Any:
         end = request.num_computed_tokens + num_new_tokens
         is_running = more.keys() <= {"num_lookahead_tokens"} and not any(more.values())
-        if is_running and num_new_tokens and end <= room.get(request.request_id, 0):
+        # A block that is full is known from then on as one that prefixes may share.
+        is_new_to_share = manager.enable_caching and end % spec.block_size == 0
+        if is_running and num_new_tokens and end <= room.get(request.request_id, 0) and not is_new_to_share:
             return none
         blocks = allocate(request, num_new_tokens, **more)
         # One that begins, or begins anew, has other blocks than its tokens say.

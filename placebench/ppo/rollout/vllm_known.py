@@ -60,7 +60,9 @@ class Known:
             after = now.requests[number]
             changed = _changed(before, after)
             is_scheduled = number in expected.num_scheduled_tokens
-            moved = {name for name in changed & _COUNTS_UP if after[name] == before[name] + 1} if is_scheduled else set()
+            moved = (
+                {name for name in changed & _COUNTS_UP if after[name] == before[name] + 1} if is_scheduled else set()
+            )
             differs = differs or _named("Request", changed - moved)
             counts_up.add(frozenset(moved) if is_scheduled else None)
         self._conclude({"schedule", *kinds}, differs, "counts_up", counts_up - {None})

@@ -150,10 +150,10 @@ class _Steps:
     def _open(self) -> Window | None:
         scheduler, pending = self._scheduler, len(self._under_way)
         running = len(scheduler.running)
-        # Others wait, or nothing is to go on.
+        # Others wait, or did in vLLM's last step, or nothing is to go on.
         if not running or not running == len(scheduler.requests) == scheduler.get_num_unfinished_requests():
             return None
-        if pending > 1:
+        if pending > 1 or getattr(scheduler, "prefill_capacity_bound", False):
             return None
         members = []
         for member in members_of(scheduler, self._under_way):
@@ -173,11 +173,11 @@ class _Steps:
         window, self._window = self._window, None
         if not step or not window:
             return self._schedule(*arguments, **named)
-        scheduler, expected = self._scheduler, window.expected(step)
+        scheduler = self._scheduler
         running = list(scheduler.running)
         seen = Seen(scheduler, running)
         made = self._schedule(*arguments, **named)
-        self._known.compare_schedule(step.kinds, expected, made, seen, Seen(scheduler, running))
+        self._known.compare_schedule(step.kinds, window.expected(step), made, seen, Seen(scheduler, running))
         return made
 
     def update(self, scheduled: Any, output: Any) -> Any:
@@ -213,8 +213,11 @@ class _Steps:
     def _compared_update(self, scheduled: Any, output: Any, tokens: list[int]) -> Any:
         scheduler, known = self._scheduler, self._known
         running = list(scheduler.running)
-        all_have_one = scheduled.num_scheduled_tokens.keys() >= {request.request_id for request in running}
-        if known.differs or not all_have_one or {"update", "end"} <= known.kinds:
+        counts = scheduled.num_scheduled_tokens
+        are_plain = all(request.request_id in counts and request.num_output_tokens > 0 for request in running)
+        # One that waits may end, too, with a token from before it did.
+        are_all = len(running) == len(scheduler.requests)
+        if known.differs or not (are_plain and are_all) or {"update", "end"} <= known.kinds:
             return self._update(scheduled, output)
         rows = output.req_id_to_index
         came = {request.request_id: tokens[rows[request.request_id]] for request in running}

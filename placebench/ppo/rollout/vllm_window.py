@@ -129,7 +129,7 @@ class Window:
         return Step(frame, needy, scheduler.finished_req_ids, len(frame.numbers) < len(scheduler.running))
 
     def expected(self, step: Step) -> Any:
-        """The scheduler's output for a step, with `()` for blocks that requests would get."""
+        """The scheduler's output for a step that vLLM has done, with `()` for the blocks that requests have got."""
         return self._output(step, {member.number: () for member in step.needy})
 
     def schedule(self, step: Step) -> Any:
@@ -226,21 +226,19 @@ class Window:
 
     def _settle(self, member: Member) -> None:
         request, number = member.request, member.number
-        scheduled = min(self._scheduled, member.last)
+        scheduled, came = min(self._scheduled, member.last), self._history[member.updated :]
         if scheduled > member.scheduled:
             for name in self._known.counts_up:
                 setattr(request, name, getattr(request, name) + scheduled - member.scheduled)
             member.scheduled = scheduled
-        came = self._history[member.updated :]
-        if not came:
-            return
-        for name in self._known.counts_down:
-            setattr(request, name, getattr(request, name) - len(came))
-        member.updated = len(self._history)
-        new = [tokens[rows[number]] for tokens, _, rows in came]
-        log_probs = [values[rows[number]] for _, values, rows in came if values is not None]
-        request.append_output_token_ids(new)
-        self._taken.add(number, new, log_probs if log_probs else None)
+        if came:
+            for name in self._known.counts_down:
+                setattr(request, name, getattr(request, name) - len(came))
+            member.updated = len(self._history)
+            new = [tokens[rows[number]] for tokens, _, rows in came]
+            log_probs = [values[rows[number]] for _, values, rows in came if values is not None]
+            request.append_output_token_ids(new)
+            self._taken.add(number, new, log_probs if log_probs else None)
         if self._manager.enable_caching:
             self._manager.cache_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
 
@@ -272,6 +270,8 @@ def members_of(scheduler: Any, under_way: Sequence[Any]) -> Iterator[Member | No
             sampling is not None
             and not (request.lora_request or request.structured_output_request or request.mm_features)
             and not (request.resumable or request.spec_token_ids or request.is_prefill_chunk or request.events)
+            # Its first token tells of its prompt, too.
+            and request.num_output_tokens > 0
             and sampling.prompt_logprobs is None
             and getattr(sampling, "repetition_detection", None) is None
             and not (getattr(request, "num_stale_output_tokens", 0) or getattr(request, "async_tokens_to_discard", 0))
