@@ -27,6 +27,7 @@ from placebench.ppo.models import model_config
 from placebench.ppo.rollout import vllm_driving
 from placebench.ppo.rollout.base import Generated, SamplingSettings
 from placebench.ppo.rollout.vllm_known import Known
+from placebench.ppo.rollout.vllm_steady import steady_steps
 from placebench.ppo.worker import Worker
 from placebench.predict.memory.engine import EngineMemory, token_cache_bytes
 from placebench.record.folder import read_jsonl
@@ -373,7 +374,7 @@ def _shortened(rollout: Any, eos: int) -> dict[str, Any]:
     for log_probs in (True, False):
         settings = SamplingSettings(1.0, 1.0, False, eos, log_probs)
         pair = []
-        for steps in (vllm_driving.steady_steps, lambda *arguments: nullcontext()):
+        for steps in (lambda *arguments: nullcontext(), steady_steps):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(vllm_driving, "steady_steps", steps)
                 responses = rollout.generate(prompts, longest, range(len(prompts)), settings)

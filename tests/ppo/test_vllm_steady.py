@@ -139,12 +139,15 @@ def test_the_scheduler_does_little_itself_once_it_is_known(
     engine, known = Engine(Setting(is_async=is_async), kit), Known()
     cases = [Case([1] * (1 + place), 50 + 3 * place, stops=[7]) for place in range(16)]
     generate(engine, [cases], {}, known)
-    calls = []
+    calls: list[str] = []
     for name in ("schedule", "update_from_output"):
         own = getattr(engine.scheduler, name)
-        monkeypatch.setattr(
-            engine.scheduler, name, lambda *args, name=name, own=own: (calls.append(name), own(*args))[1]
-        )
+
+        def counted(*arguments: Any, name: str = name, own: Any = own) -> Any:
+            calls.append(name)
+            return own(*arguments)
+
+        monkeypatch.setattr(engine.scheduler, name, counted)
     before = len(engine.told)
     generate(engine, [[Case([1] * (1 + place), 200) for place in range(16)]], {}, known)
     assert len(engine.told) - before >= 200

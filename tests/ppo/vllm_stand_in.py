@@ -185,7 +185,7 @@ class Scheduler:
                     break
             if blocks is None:
                 break
-            self._count(request, number, counts)
+            counts[request.request_id] = number
             cached.req_ids.append(request.request_id)
             cached.new_block_ids.append(blocks.get_block_ids(allow_none=True))
             cached.num_computed_tokens.append(request.num_computed_tokens)
@@ -200,17 +200,14 @@ class Scheduler:
             if blocks is None:
                 break
             self.running.append(self.waiting.popleft())
-            self._count(request, number, counts)
+            counts[request.request_id] = number
             held = (list(self.kv_cache_manager.held[request.request_id]),)
             new.append(NewRequestData(request.request_id, request.prompt_token_ids, held, 0, request._all_token_ids))
         output = SchedulerOutput(new, cached, counts, sum(counts.values()), self.finished_req_ids, preempted)
-        for number, count in counts.items():
-            self._update_after_schedule(self.requests[number], count)
+        for scheduled, count in counts.items():
+            self._update_after_schedule(self.requests[scheduled], count)
         self.finished_req_ids = set()
         return output
-
-    def _count(self, request: Request, number: int, counts: dict[str, int]) -> None:
-        counts[request.request_id] = number
 
     def _update_after_schedule(self, request: Request, count: int) -> None:
         request.num_computed_tokens += count
