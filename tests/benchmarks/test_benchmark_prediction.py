@@ -23,9 +23,7 @@ def _without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_kept_table_has_what_is_predicted_today() -> None:
     kept = {(one.group, one.case): one for one in held_out_cases()}
-    folders = [
-        folder for folder in read_folders() if folder.name.endswith("ppo-7b") or folder.name.endswith("grpo")
-    ]
+    folders = [folder for folder in read_folders() if folder.name.endswith("ppo-7b") or folder.name.endswith("grpo")]
     cases = list(results(folders))
     assert {one.kept.kind for one in cases} == {PredictionClass.SAME_RUN, PredictionClass.OTHER_HOST}
     for case in cases:

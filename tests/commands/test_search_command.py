@@ -162,7 +162,10 @@ def test_the_placement_that_there_is_has_a_row_once_wherever_it_ranks(now: str) 
         (("--from", REFERENCE / "ppo-7b", "--set", "batch.sise=3"), "unknown key"),
         (("--from", REFERENCE / "grpo-of-mine"), "grpo-of-mine"),
         (("--from", "job.json"), "the calibration is of a job of yours, whose batch and memory are not known"),
-        (("--from", REFERENCE / "ppo-1.5b-placements", "--write", "job.json"), "--write job.json: cannot write it: File exists"),
+        (
+            ("--from", REFERENCE / "ppo-1.5b-placements", "--write", "job.json"),
+            "--write job.json: cannot write it: File exists",
+        ),
         (
             ("--from", REFERENCE / "ppo-1.5b-placements", "--json", "not/there.json"),
             "--json not/there.json: cannot write it: No",
