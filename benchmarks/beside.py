@@ -33,6 +33,8 @@ from placebench.tasks.tokenizer import CHARACTERS
 HERE = Path(__file__).parent
 OWN = "placebench"
 END = "<end>"
+# Exit code of a run that its time limit has ended.
+TIME_IS_OVER = 124
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 ON_CPU = {
     **OFFLINE,
@@ -71,6 +73,10 @@ class Asked:
     """First steps, left out of the numbers."""
     rounds: int
     """Launches of each."""
+    own_rounds: int | None = None
+    """Launches of placebench's own; None for as many."""
+    time_limit: int | None = None
+    """Seconds of the framework's run, after which what it has counts; None for no limit."""
 
     @property
     def is_gpu(self) -> bool:
@@ -107,6 +113,8 @@ def asking(*, model: str, length: int, steps: int, work: str) -> Callable[[Calla
         click.option("--steps", default=steps, show_default=True, help="Steps of a launch."),
         click.option("--warmup-steps", "warmup", default=2, show_default=True, help="First steps, left out."),
         click.option("--rounds", default=1, show_default=True, help="Launches of each."),
+        click.option("--own-rounds", type=click.IntRange(1), help="Launches of placebench's.  [default: as many]"),
+        click.option("--time-limit", type=click.IntRange(1), help="Seconds of the framework's launches in all."),
         click.option("--work", type=folder, default=Path(work), show_default=True, help="Folder of model and runs."),
         click.option("--into", type=folder, help="Folder to make.  [default: of the work]"),
     ]
@@ -142,9 +150,10 @@ def measure(
         env: variables of the framework's run.
     """
     into = into or work / "kept"
-    common = ["--devices", asked.devices, "--rounds", str(asked.rounds), "--steps", str(asked.steps)]
-    common += ["--warmup-steps", str(asked.warmup), "--sample-hz", "10", "--out", str(work / "runs")]
-    placebench("run", "--name", OWN, *common, *own_options(asked))
+    common = ["--devices", asked.devices, "--steps", str(asked.steps), "--warmup-steps", str(asked.warmup)]
+    common += ["--sample-hz", "10", "--out", str(work / "runs")]
+    placebench("run", "--name", OWN, *common, "--rounds", str(asked.own_rounds or asked.rounds), *own_options(asked))
+    common += ["--rounds", str(asked.rounds), *(("--time-limit", str(asked.time_limit)) if asked.time_limit else ())]
     placements = ("--placements", asked.placements)
     placebench("run", "--name", job, *common, "--job", job, *placements, "--", *command, env=env)
     runs = {name: next((work / "runs").glob(f"*-{name}")) for name in (OWN, job)}
@@ -216,13 +225,16 @@ def made_up_prompts(count: int, length: int) -> list[str]:
 
 
 def placebench(*words: str, env: Mapping[str, str] | None = None) -> None:
-    """Run a command of placebench; it must end well."""
+    """Run a command of placebench; it must end well, or where its time is over."""
     print(shlex.join(("placebench", *words)), flush=True)
     variables = {**os.environ, **OFFLINE}
     variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
     if any(word.startswith("cpu") for word in words):
         variables |= ON_CPU
-    subprocess.run([sys.executable, "-m", "placebench", *words], check=True, env={**variables, **(env or {})})
+    command = [sys.executable, "-m", "placebench", *words]
+    done = subprocess.run(command, check=False, env={**variables, **(env or {})})
+    if done.returncode not in (0, TIME_IS_OVER):
+        raise SystemExit(done.returncode)
 
 
 def seen_on_device(sides: Mapping[str, RunSide]) -> Iterator[str]:

@@ -91,6 +91,9 @@ def calibrate(
     if not _launch(model, measured, calibrating, [*traced, *_words("--set", settings)], steps, seconds):
         raise click.ClickException("nothing was measured to predict by; see above")
     file = read_calibration(measured)
+    asked = len(calibrating) + len(traced) // 2
+    if len(file.cases) < asked:
+        print(f"{into.name}: only {len(file.cases)} of {asked} sizes had time: give it more --seconds", flush=True)
     configurations = [_configuration(model, point) for point in points or predicted]
     predict_all([file], configurations, into / "predictions.json", settings)
     first = file.model_copy(update={"cases": file.cases[:1]})

@@ -47,8 +47,9 @@ class Folder:
 
     name: str
     file: CalibrationFile
-    day: tuple[str, str]
-    """The host and day on which it was measured."""
+    day: str
+    gpus: frozenset[str]
+    """The day on which it was measured, and the UUIDs of the host's GPUs."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ def read_folders() -> list[Folder]:
     for path in sorted(REFERENCE.glob("*x-h200/*/summary.json")):
         summary = read_summary(path.parent)
         name = f"{path.parent.parent.name}/{path.parent.name}"
-        day = path.parent.parent.name, str(summary.started)[:10]
-        folders.append(Folder(name, shared_calibration(path.parent), day))
+        gpus = frozenset(gpu["uuid"] for gpu in summary.host["gpus"])
+        folders.append(Folder(name, shared_calibration(path.parent), str(summary.started)[:10], gpus))
     return folders
 
 
@@ -103,7 +104,7 @@ def from_one_gpu(folders: Sequence[Folder]) -> Iterator[Result]:
 
 
 def _kind(source: Folder, target: Folder) -> PredictionClass:
-    if source.day != target.day:
+    if source.day != target.day or source.gpus.isdisjoint(target.gpus):
         return PredictionClass.OTHER_HOST
     models = {file.file.cases[0].workload["model"] for file in (source, target)}
     return PredictionClass.OTHER_SIZE if len(models) == 1 else PredictionClass.OTHER_MODEL

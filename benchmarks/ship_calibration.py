@@ -1,6 +1,6 @@
 """Make the calibration that placebench ships for a GPU, of runs, shared runs and calibration files.
 
-    python benchmarks/ship_calibration.py h200 runs/reference/*x-h200/{grpo,qwen2.5-*}
+    python benchmarks/ship_calibration.py h200 runs/reference/4x-h200/{qwen2.5-0.5b,ppo-*,grpo}
 
 All are of the same GPU. What hosts took is in it as it was measured, on several hosts and days.
 """

@@ -43,14 +43,16 @@ ON_CPU = {
 @asking(model="qwen2.5-0.5b", length=256, steps=5, work="runs/verl-on-gpu")
 @click.option("--algorithm", type=click.Choice(["grpo", "ppo"]), default="grpo", show_default=True)
 @click.option("--placements", default="standard", show_default=True, help="Placements of verl, with PPO of both.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of verl's; repeatable.")
 @click.option("--python", default=Path(sys.executable).name, help="verl's own.  [default: the one that runs this]")
-def main(work: Path, into: Path | None, python: str, **asked: Any) -> None:
+def main(work: Path, into: Path | None, python: str, settings: tuple[str, ...], **asked: Any) -> None:
     """Run both, and write their common report."""
     both = Asked(**asked)
     begin(both, work)
     extend_tokenizer(work / "model")
     write_prompts(work / "prompts.parquet", count=both.batch, length=both.prompt)
-    measure(both, VERL, verl_command(work, both, python), work, into, env={} if both.is_gpu else ON_CPU)
+    command = [*verl_command(work, both, python), *settings]
+    measure(both, VERL, command, work, into, env={} if both.is_gpu else ON_CPU)
 
 
 def verl_command(work: Path, asked: Asked, python: str) -> list[str]:

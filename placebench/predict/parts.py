@@ -43,7 +43,7 @@ class Factor:
 
 # What is believed of every part before it is measured, by the benchmark of an H100 (runs/reference/calibration).
 # Kernels of training reach some two thirds of the peak, those that move memory most of its rate. What a host takes is
-# known to within a factor of two.
+# known to within a factor of two; for a token step by functions of the engine that were timed on the host of an H200.
 FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
     Activity.GENERATE: {
         "weights": Factor(1.3, 0.1),
@@ -53,7 +53,7 @@ FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
         "tables": Factor(1.05, 0.1),
         "prefill": Factor(1.9, 0.2),
         "step": Factor(2.5e-3, 0.5),
-        "sequence": Factor(2.5e-5, 0.4),
+        "sequence": Factor(1.1e-5, 0.7),
         "phase": Factor(0.03, 0.7),
     },
     Activity.FORWARD: {

@@ -11,6 +11,8 @@ from pages import ROOT
 from predicted_here import main
 from sizes_launch import SizesJob
 
+from placebench.record.calibration_file import read_calibration
+
 CALIBRATED = ROOT / "runs/reference/calibration/here/qwen2.5-0.5b-ppo-16384/calibration-qwen2.5-0.5b-ppo-16384.json"
 SIZES = ("8x256+256", "16x3072+1024")
 
@@ -61,6 +63,20 @@ def test_sizes_that_there_was_no_time_for_are_listed_without_a_time(tmp_path: Pa
     assert [(row["configuration"].rpartition("-")[2], row["measured_s"]) for row in rows] == [
         (size, "") for size in SIZES
     ]
+
+
+def test_a_calibration_that_had_no_time_for_all_sizes_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = read_calibration(CALIBRATED)
+
+    def keep_one(model: str, into: Path, *rest: object) -> bool:
+        into.write_text(whole.model_copy(update={"cases": whole.cases[:1]}).model_dump_json(), encoding="utf-8")
+        return True
+
+    monkeypatch.setattr("predicted_here._launch", keep_one)
+    words = ["calibrate", "qwen2.5-0.5b:ppo:16384", "--point", SIZES[0], "--into", str(tmp_path / "0.5b")]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    assert "0.5b: only 1 of 2 sizes had time: give it more --seconds" in done.output
 
 
 def test_one_launch_goes_through_the_sizes_of_one_model(tmp_path: Path) -> None:

@@ -23,9 +23,7 @@ def _without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_kept_table_has_what_is_predicted_today() -> None:
     kept = {(one.group, one.case): one for one in held_out_cases()}
-    folders = [
-        folder for folder in read_folders() if folder.name.endswith("qwen2.5-7b") or folder.name.endswith("grpo")
-    ]
+    folders = [folder for folder in read_folders() if folder.name.endswith("ppo-7b") or folder.name.endswith("grpo")]
     cases = list(results(folders))
     assert {one.kept.kind for one in cases} == {PredictionClass.SAME_RUN, PredictionClass.OTHER_HOST}
     for case in cases:
@@ -42,7 +40,7 @@ def test_the_kept_table_has_what_is_predicted_today() -> None:
 
 
 def test_simpler_ways_give_back_what_they_were_made_of() -> None:
-    (folder,) = [folder for folder in read_folders() if folder.name.endswith("qwen2.5-7b")]
+    (folder,) = [folder for folder in read_folders() if folder.name.endswith("ppo-7b")]
     first = folder.file.cases[0]
     model, placement = model_of([folder.file], folder.file, first)
     assert by_operations(model, placement) == pytest.approx(first.step_s)

@@ -85,7 +85,7 @@ def test_a_run_whose_launches_differ_by_more_than_its_placements_tells_no_faster
 
 
 def test_a_shared_run_of_gpus_tells_of_other_sizes_models_and_nodes() -> None:
-    run = REFERENCE / "qwen2.5-7b"
+    run = REFERENCE / "ppo-7b"
     (same,) = predicted("--from", run, "--placements", "split").placements
     assert same.prediction_class == "same run"
     assert same.step_s == pytest.approx(8.2, rel=0.05)
@@ -100,7 +100,7 @@ def test_a_shared_run_of_gpus_tells_of_other_sizes_models_and_nodes() -> None:
 
 
 def test_a_calibration_is_written_and_taken_again() -> None:
-    first = predicted("--from", REFERENCE / "qwen2.5-1.5b", "--placements", "split", "--out", "c.json")
+    first = predicted("--from", REFERENCE / "ppo-1.5b-traced", "--placements", "split", "--out", "c.json")
     content = read_calibration(Path("c.json"))
     assert (content.device, content.device_count, content.is_traced) == ("NVIDIA H200", 4, True)
     assert {phase.name for phase in content.cases[0].phases} >= {"gen", "update_actor"}
@@ -251,7 +251,7 @@ def test_versions_are_compared_where_a_run_could_be_on_such_devices(
 
 
 def test_a_figure_shows_a_step_of_each_placement() -> None:
-    result = invoke("--from", REFERENCE / "qwen2.5-7b", "--placements", "standard,split", "--plot", "steps.svg")
+    result = invoke("--from", REFERENCE / "ppo-7b", "--placements", "standard,split", "--plot", "steps.svg")
     assert result.exit_code == 0, result.output
     text = Path("steps.svg").read_text()
     assert "update_critic" in text
@@ -259,8 +259,8 @@ def test_a_figure_shows_a_step_of_each_placement() -> None:
 
 
 def test_replicas_are_predicted_with_whole_models() -> None:
-    (two,) = predicted("--from", ROOT / "runs/reference/2x-h200/grpo", "--placements", "ddp:2").placements
-    assert two.step_s == pytest.approx(4.5, rel=0.05)
+    (two,) = predicted("--from", ROOT / "runs/reference/4x-h200/grpo", "--placements", "ddp:2").placements
+    assert two.step_s == pytest.approx(4.03, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_a_shared_run_of_cpu_devices_tells_as_the_run_does() -> None:
 
 
 def test_a_shared_run_that_tells_nothing_is_refused() -> None:
-    summary = json.loads((REFERENCE / "qwen2.5-7b" / "summary.json").read_text())
+    summary = json.loads((REFERENCE / "ppo-7b" / "summary.json").read_text())
     for change, said in (
         ({"kind": "comparison"}, "is no run but the report of a comparison"),
         ({"host": {"gpus": [{}]}}, "does not tell what its phases took"),

@@ -35,7 +35,7 @@ def found(*arguments: object) -> SearchFile:
 
 
 def test_what_is_found_is_predicted_alike_by_predict_and_no_slower_than_the_usual_words() -> None:
-    run = REFERENCE / "placements"
+    run = REFERENCE / "ppo-1.5b-placements"
     content = found("--from", run, "--write", "files", "--most", 50)
     (group,) = content.groups
     assert content.now == "standard"
@@ -53,7 +53,7 @@ def test_what_is_found_is_predicted_alike_by_predict_and_no_slower_than_the_usua
 
 
 def test_the_text_is_that_of_the_predictions_with_who_moves_and_what_no_word_says() -> None:
-    result = invoke("--from", REFERENCE / "placements", "--max-staleness", 1, "--price", 2)
+    result = invoke("--from", REFERENCE / "ppo-1.5b-placements", "--max-staleness", 1, "--price", 2)
     assert result.exit_code == 0, result.output
     # A word of a command is not broken.
     assert all(len(line) <= 80 or line.startswith("    --placements ") for line in result.output.splitlines())
@@ -67,7 +67,7 @@ def test_the_text_is_that_of_the_predictions_with_who_moves_and_what_no_word_say
 
 
 def test_the_command_that_decides_names_the_files_that_were_written() -> None:
-    result = invoke("--from", REFERENCE / "placements", "--write", "my files")
+    result = invoke("--from", REFERENCE / "ppo-1.5b-placements", "--write", "my files")
     (command,) = re.findall(r"^To decide it.*?:\n  placebench (.*?[^\\])$", result.output, re.DOTALL | re.MULTILINE)
     words = shlex.split(command.replace("\\\n", ""))
     assert "write the files first" not in result.output
@@ -78,12 +78,12 @@ def test_the_command_that_decides_names_the_files_that_were_written() -> None:
     for word in placements:
         name = Path(word).stem if word.endswith(".yaml") else word
         assert f"placement {name}," in planned.output
-    assert "devices   4 × GPU, 140 GiB each" in planned.output
+    assert "devices   4 × GPU, 139 GiB each" in planned.output
     assert "264 sequences" in planned.output
 
 
 def test_a_thousand_gpus_are_searched_with_files_that_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ("--from", REFERENCE / "qwen2.5-7b", "--devices", "gpu:8x128@141GiB", "--batch-size", 1024)
+    arguments = ("--from", REFERENCE / "ppo-7b", "--devices", "gpu:8x128@141GiB", "--batch-size", 1024)
     (group,) = found(*arguments, "--write", "files").groups
     assert {one.prediction_class for one in group.predictions.placements} <= {"more nodes", "other size"}
     for path in Path("files").glob("*.yaml"):
@@ -93,11 +93,11 @@ def test_a_thousand_gpus_are_searched_with_files_that_load(monkeypatch: pytest.M
 
 
 def test_grpo_is_searched_without_a_critic() -> None:
-    (group,) = found("--from", ROOT / "runs" / "reference" / "2x-h200" / "grpo", "--write", "files").groups
+    (group,) = found("--from", REFERENCE / "grpo", "--write", "files").groups
     for one in group.placements:
         assert one.text is None or "critic:" not in one.text
     fastest = min(one.step_s for one in group.predictions.placements)
-    assert fastest < 7.13  # of a single device
+    assert fastest < 6.15  # of a single device
 
 
 def test_a_reward_model_has_a_place_of_its_own_and_engines_run_ahead() -> None:
@@ -133,7 +133,7 @@ def test_the_placement_that_there_is_has_a_row_once_wherever_it_ranks(now: str) 
         "pools: {last: [1], first: [3]}\n"
         "roles: {ref: last, reward: first, critic: first, actor: first, rollout: first}\n"
     )
-    arguments = ("--from", REFERENCE / "placements", "--now", now, "--most", "50")
+    arguments = ("--from", REFERENCE / "ppo-1.5b-placements", "--now", now, "--most", "50")
     (group,) = found(*arguments).groups
     names = [one.placement for one in group.placements]
     assert names.count(now) == 1
@@ -154,17 +154,20 @@ def test_the_placement_that_there_is_has_a_row_once_wherever_it_ranks(now: str) 
     ("arguments", "says"),
     [
         ((), "name what to predict from: --from RUN, or --gpu"),
-        (("--from", REFERENCE / "qwen2.5-7b", "--now", "spilt"), "--now 'spilt': unknown placement 'spilt'"),
-        (("--from", REFERENCE / "qwen2.5-7b", "--devices", "gpu:1@141GiB"), "no placement can be on 1 × NVIDIA H200"),
-        (("--from", REFERENCE / "qwen2.5-7b", "--max-staleness", "99"), "--max-staleness"),
+        (("--from", REFERENCE / "ppo-7b", "--now", "spilt"), "--now 'spilt': unknown placement 'spilt'"),
+        (("--from", REFERENCE / "ppo-7b", "--devices", "gpu:1@141GiB"), "no placement can be on 1 × NVIDIA H200"),
+        (("--from", REFERENCE / "ppo-7b", "--max-staleness", "99"), "--max-staleness"),
         (("--gpu", "L40S"), "its peaks are not known; choose one of NVIDIA A100"),
-        (("--from", REFERENCE / "qwen2.5-7b", "--model", "nowhere"), "unknown model 'nowhere'"),
-        (("--from", REFERENCE / "qwen2.5-7b", "--set", "batch.sise=3"), "unknown key"),
+        (("--from", REFERENCE / "ppo-7b", "--model", "nowhere"), "unknown model 'nowhere'"),
+        (("--from", REFERENCE / "ppo-7b", "--set", "batch.sise=3"), "unknown key"),
         (("--from", REFERENCE / "grpo-of-mine"), "grpo-of-mine"),
         (("--from", "job.json"), "the calibration is of a job of yours, whose batch and memory are not known"),
-        (("--from", REFERENCE / "placements", "--write", "job.json"), "--write job.json: cannot write it: File exists"),
         (
-            ("--from", REFERENCE / "placements", "--json", "not/there.json"),
+            ("--from", REFERENCE / "ppo-1.5b-placements", "--write", "job.json"),
+            "--write job.json: cannot write it: File exists",
+        ),
+        (
+            ("--from", REFERENCE / "ppo-1.5b-placements", "--json", "not/there.json"),
             "--json not/there.json: cannot write it: No",
         ),
     ],

@@ -179,7 +179,7 @@ def test_what_cannot_be_exported_is_refused_in_a_line(path: Path, tmp_path: Path
         ((path, "--to", "csv", "--out", tmp_path / "file" / "x"), "Not a directory"),
         ((path, "--to", "wandb", "--out", tmp_path / "file" / "x"), "Not a directory"),
         ((tmp_path / "nowhere", "--to", "csv"), "there is no such folder"),
-        ((ROOT / "runs" / "reference" / "4x-h200" / "qwen2.5-7b", "--to", "csv"), "without its raw files"),
+        ((ROOT / "runs" / "reference" / "4x-h200" / "ppo-7b", "--to", "csv"), "without its raw files"),
     ):
         done = invoke("export", *words)
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output

@@ -17,7 +17,7 @@ from placebench.errors import UsageError
 from placebench.record.folder import Status
 from placebench.telemetry.samples import QUANTITIES
 
-SHARED = ROOT / "runs" / "reference" / "4x-h200" / "qwen2.5-7b"
+SHARED = ROOT / "runs" / "reference" / "4x-h200" / "ppo-7b"
 WORKLOAD = {"model": "tiny", "batch": {"size": 64, "mini_batch_size": 32}}
 
 

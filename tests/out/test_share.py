@@ -143,7 +143,7 @@ def test_the_host_is_kept_where_it_is_asked_for(path: Path, tmp_path: Path) -> N
 
 
 def test_what_cannot_be_shared_is_refused_in_a_line(path: Path, tmp_path: Path) -> None:
-    shared = ROOT / "runs" / "reference" / "4x-h200" / "qwen2.5-7b"
+    shared = ROOT / "runs" / "reference" / "4x-h200" / "ppo-7b"
     for words, reason in (
         ((shared, tmp_path / "a.zip"), "shared without its raw files"),
         ((path, tmp_path), "Is a directory"),

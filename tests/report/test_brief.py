@@ -58,7 +58,7 @@ def test_two_and_three_placements_are_one_screen(tmp_path: Path, names: Sequence
 
 
 def test_what_has_no_room_is_counted_and_cut_at_the_end_of_a_clause() -> None:
-    summary = read_summary(REFERENCE / "4x-h200" / "placements")
+    summary = read_summary(REFERENCE / "4x-h200" / "ppo-1.5b-placements")
     many = tuple(f"launch: {'very ' * number} odd" for number in range(1, 12))
     console = Console(file=io.StringIO(), width=80)
     print_brief(summary.model_copy(update={"warnings": many, "facts": ()}), console, "5 launches.")
@@ -73,7 +73,7 @@ def test_what_has_no_room_is_counted_and_cut_at_the_end_of_a_clause() -> None:
 
 @pytest.mark.parametrize("lines", range(9))
 def test_a_reason_is_not_cut_before_its_first_figure(lines: int) -> None:
-    summary = read_summary(REFERENCE / "4x-h200" / "placements")
+    summary = read_summary(REFERENCE / "4x-h200" / "ppo-1.5b-placements")
     reason = f"Measured, but as uncertain as the verdict: split overlaps 0.6 s of work ({'very ' * 40}long)."
     sides = tuple(one.model_copy(update={"reasons": (reason,)}) for one in summary.placements[:3])
     summary = summary.model_copy(update={"warnings": (), "facts": (), "placements": sides})
@@ -85,7 +85,7 @@ def test_a_reason_is_not_cut_before_its_first_figure(lines: int) -> None:
 
 
 def test_a_reason_that_is_cut_within_brackets_closes_them() -> None:
-    summary = read_summary(REFERENCE / "4x-h200" / "placements")
+    summary = read_summary(REFERENCE / "4x-h200" / "ppo-1.5b-placements")
     reason = f"Measured: split overlaps 0.6 s of work (values 0.2 s and {'very ' * 40}long)."
     sides = tuple(one.model_copy(update={"reasons": (reason,)}) for one in summary.placements[:2])
     console = Console(file=io.StringIO(), width=80)

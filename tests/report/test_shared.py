@@ -73,7 +73,7 @@ def test_shared_runs_are_compared_by_their_launches(runs: tuple[Path, Path]) -> 
     text = " ".join(shared.stdout.split())
     unknown = "of standard and split the tokens of single steps are not known"
     assert f"A step may be more work for one than for the other: {unknown}." in text
-    old = invoke("compare", REFERENCE / "4x-h200/qwen2.5-7b")
+    old = invoke("compare", REFERENCE / "4x-h200/qwen2.5-0.5b")
     assert (old.exit_code, old.stderr.count("\n")) == (2, 1)
     assert "its summary.json has no numbers of single launches of standard: compare needs them" in old.stderr
 

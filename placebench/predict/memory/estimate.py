@@ -8,7 +8,8 @@ precision.
 
     weights      4·N for actor and critic, b·N for the reference and a reward model; / n when sharded
     optimizer    8·N of what is trained (Adam's two moments; Kingma and Ba 2015, arXiv:1412.6980); / n when sharded
-    gradients    of the model in training. Replicated: 4·N, and always as much for the buckets that are averaged.
+    gradients    of the model in training. Replicated: 4·N where several micro-batches add up, and always as much for
+                 the buckets that are averaged.
                  Sharded: 4·N/n, reduced after every micro-batch, so that the first one's activations are there before
                  them; while the blocks run backward, on top b·V·h of the head and twice (4 + b)·B (one block's own and
                  the float32 that is reduced, while the next one computes); at the end of the pass (4 + b)·E
@@ -70,14 +71,14 @@ RUNTIME_BYTES: Mapping[str, int] = {"cpu": 480 << 20, "gpu": 1_200 << 20}
 # Measured on H200s, from 0.5 to 8 billion parameters; two replicated models are taken to be like two on one rank.
 ALLOCATOR_SHARES: Mapping[tuple[Role | None, Literal["one", "shard", "replicate"]], tuple[float, float]] = {
     (Role.ACTOR, "one"): (0.01, 0.01),
-    (Role.ACTOR, "shard"): (0.17, 0.06),
+    (Role.ACTOR, "shard"): (0.17, 0.05),
     (Role.ACTOR, "replicate"): (0.07, 0.07),
-    (Role.CRITIC, "one"): (0.01, 0.01),
+    (Role.CRITIC, "one"): (0.05, 0.05),
     (Role.CRITIC, "shard"): (0.0, 0.1),
     (Role.CRITIC, "replicate"): (0.07, 0.07),
-    (None, "one"): (0.15, 0.15),
+    (None, "one"): (0.17, 0.17),
     (None, "shard"): (0.36, 0.04),
-    (None, "replicate"): (0.15, 0.15),
+    (None, "replicate"): (0.17, 0.17),
 }
 BUCKET_BYTES = 256 << 20
 """Most bytes of weights that are sent to another pool at a time, but for a single weight that has more."""

@@ -83,7 +83,7 @@ class ModelMemory:
         number, tokens, responses = self._micro_batches(self.workload.batch.mini_batch_size)
         root, block = self.units
         own = 4 * self.parameters // (self.ranks if self.is_sharded else 1)
-        before = 0 if self.is_sharded and number == 1 else own
+        before = 0 if number == 1 else own
         summed, whole = (4 + self.value, 1) if self.is_sharded else (0, 0)
         yield {
             "gradients": before,

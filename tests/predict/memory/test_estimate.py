@@ -126,6 +126,10 @@ def test_static_parts_follow_the_parameters() -> None:
     parts = MemoryEstimate(workload(), shape, shape, ALL, 2, "cpu").moments["update_actor"]
     assert parts["weights"] == 4 * (2 * actor_count + critic_count)
     assert parts["optimizer"] == 8 * (actor_count + critic_count)
+    assert parts["gradients"] == 4 * (actor_count + critic_count)
+    # The buckets of those that are added up, beside the gradients of a micro-batch.
+    several = workload(size=64, mini_batch_size=64, micro_batch_tokens=512)
+    parts = MemoryEstimate(several, shape, shape, ALL, 2, "cpu").moments["update_actor"]
     assert parts["gradients"] == 4 * (2 * actor_count + critic_count)
 
 
@@ -323,6 +327,9 @@ GRPO = {"algorithm": {"name": "grpo"}, "sharding": "replicate", "batch": {"group
         ("qwen2.5-1.5b", (Role.ROLLOUT,), 1, 128, {}, 9.83),
         ("qwen2.5-1.5b", TRAINS_ACTOR, 1, 128, GRPO, 79.1),
         ("qwen2.5-1.5b", TRAINS_ACTOR, 2, 128, GRPO, 76.0),
+        ("qwen2.5-1.5b", TRAINS_ACTOR, 4, 128, GRPO, 69.9),
+        ("qwen2.5-1.5b", TRAINS_CRITIC, 1, 264, {}, 64.9),
+        ("qwen2.5-1.5b", ALL, 1, 64, {"batch": {"mini_batch_size": 64, "micro_batch_tokens": 8192}}, 80.3),
     ],
 )
 def test_estimates_are_within_a_tenth_of_measured_peaks(
