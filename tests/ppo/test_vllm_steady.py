@@ -30,7 +30,7 @@ KITS = [
     ),
 ]
 both = pytest.mark.parametrize("kit", KITS)
-ALL_KINDS = {"schedule", "update", "blocks", "end", "finished"}
+ALL_KINDS = {"schedule", "update", "blocks", "blocks at once", "end", "finished"}
 
 # What else happens before a step: a request comes, the first that is open is called off, generation breaks off.
 EVENTS = st.dictionaries(st.integers(1, 40), st.sampled_from(["add", "abort", "break"]), max_size=3)

@@ -57,7 +57,8 @@ class StandIns:
     def state(self) -> dict[str, Any]:
         """All that the scheduler keeps from step to step."""
         manager = self.scheduler.kv_cache_manager
-        return _state(self.scheduler) | {"free": list(manager.free_blocks), "held": manager.held}
+        free = manager.block_pool.free_block_queue.get_all_free_blocks()
+        return _state(self.scheduler) | {"free": free, "held": manager.held}
 
 
 class Vllm:

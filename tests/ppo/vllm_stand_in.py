@@ -1,6 +1,6 @@
 """A scheduler that works as vLLM's does, under its names, as far as text requests with one kind of layers need it."""
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from math import ceil
 from types import SimpleNamespace
@@ -101,29 +101,47 @@ class Blocks:
         return (self._numbers,) if self._numbers or not allow_none else None
 
 
+@dataclass(frozen=True)
+class Block:
+    block_id: int
+
+
+class BlockPool:
+    def __init__(self, blocks: int) -> None:
+        self._free = deque(Block(number) for number in range(1, blocks))
+        self.free_block_queue = SimpleNamespace(get_all_free_blocks=lambda: list(self._free))
+
+    def get_num_free_blocks(self) -> int:
+        return len(self._free)
+
+    def get_new_blocks(self, count: int) -> list[Block]:
+        return [self._free.popleft() for _ in range(count)]
+
+    def free_blocks(self, blocks: list[Block]) -> None:
+        self._free += blocks
+
+
 class CacheManager:
     enable_caching = False
 
     def __init__(self, blocks: int, block_size: int) -> None:
         self._block_size = block_size
-        self.free_blocks = deque(range(1, blocks))
-        self.held: dict[str, list[int]] = {}
+        self.held: defaultdict[str, list[Block]] = defaultdict(list)
         self.empty_kv_cache_blocks = Blocks([])
-        self.block_pool = SimpleNamespace(get_num_free_blocks=lambda: len(self.free_blocks))
-        self.calls = 0
+        self.block_pool = BlockPool(blocks)
+        self.coordinator = SimpleNamespace(single_type_managers=[SimpleNamespace(req_to_blocks=self.held)])
 
     def allocate_slots(self, request: Request, num_new_tokens: int, **more: Any) -> Blocks | None:
-        self.calls += 1
-        held = self.held.setdefault(request.request_id, [])
+        held = self.held[request.request_id]
         lacking = ceil((request.num_computed_tokens + num_new_tokens) / self._block_size) - len(held)
-        if lacking > len(self.free_blocks):
+        if lacking > self.block_pool.get_num_free_blocks():
             return None
-        new = [self.free_blocks.popleft() for _ in range(lacking)]
+        new = self.block_pool.get_new_blocks(lacking)
         held += new
-        return Blocks(new) if new else self.empty_kv_cache_blocks
+        return Blocks([block.block_id for block in new]) if new else self.empty_kv_cache_blocks
 
     def free(self, request: Request) -> None:
-        self.free_blocks += reversed(self.held.pop(request.request_id, []))
+        self.block_pool.free_blocks(self.held.pop(request.request_id, [])[::-1])
 
 
 class FullAttentionSpec:
@@ -201,7 +219,7 @@ class Scheduler:
                 break
             self.running.append(self.waiting.popleft())
             counts[request.request_id] = number
-            held = (list(self.kv_cache_manager.held[request.request_id]),)
+            held = ([block.block_id for block in self.kv_cache_manager.held[request.request_id]],)
             new.append(NewRequestData(request.request_id, request.prompt_token_ids, held, 0, request._all_token_ids))
         output = SchedulerOutput(new, cached, counts, sum(counts.values()), self.finished_req_ids, preempted)
         for scheduled, count in counts.items():

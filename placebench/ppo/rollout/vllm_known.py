@@ -67,6 +67,26 @@ class Known:
             counts_up.add(frozenset(moved) if is_scheduled else None)
         self._conclude({"schedule", *kinds}, differs, "counts_up", counts_up - {None})
 
+    def compare_blocks(self, numbers: Sequence[str], made: Any, seen: "SeenBlocks", now: "SeenBlocks") -> None:
+        """Compare the blocks that requests got in a step with those that they get at once, see `give_blocks`.
+
+        Args:
+            numbers: the requests.
+            made: what vLLM has scheduled.
+            seen: the cache before.
+            now: the same after.
+        """
+        new = seen.free[: len(numbers)]
+        expected = seen.held | {number: [*seen.held[number], block] for number, block in zip(numbers, new, strict=True)}
+        cached = made.scheduled_cached_reqs
+        told = dict(zip(cached.req_ids, cached.new_block_ids, strict=True))
+        if (
+            [told[number] for number in numbers] == [([block],) for block in new]
+            and (now.held, now.free) == (expected, seen.free[len(numbers) :])
+            and not _changed(seen.manager, now.manager)
+        ):
+            self.kinds.add("blocks at once")
+
     def compare_update(
         self, tokens: Mapping[str, int], over: Collection[str], seen: "Seen", now: "Seen", *, caches: bool
     ) -> None:
@@ -128,8 +148,20 @@ class Seen:
         self.requests = {request.request_id: _state(request) for request in requests}
 
 
+class SeenBlocks:
+    """The blocks of a cache with one kind of layers, as they are now, by their numbers."""
+
+    def __init__(self, manager: Any) -> None:
+        (single,) = manager.coordinator.single_type_managers
+        self.held = {number: [block.block_id for block in blocks] for number, blocks in single.req_to_blocks.items()}
+        self.free = [block.block_id for block in manager.block_pool.free_block_queue.get_all_free_blocks()]
+        self.manager = {name: value for name, value in _state(single).items() if name != "req_to_blocks"}
+
+
 def _state(thing: Any) -> State:
-    return {name: value.copy() if type(value) in (list, set, dict) else value for name, value in vars(thing).items()}
+    slots = (name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ()) if hasattr(thing, name))
+    values = {name: getattr(thing, name) for name in slots} | getattr(thing, "__dict__", {})
+    return {name: value.copy() if type(value) in (list, set, dict) else value for name, value in values.items()}
 
 
 def _changed(before: State, after: State) -> set[str]:

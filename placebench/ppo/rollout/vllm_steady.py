@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
 
-from placebench.ppo.rollout.vllm_known import Known, Seen
+from placebench.ppo.rollout.vllm_known import Known, Seen, SeenBlocks
 from placebench.ppo.rollout.vllm_window import Step, Taker, Window, is_steady, members_of
 
 # What a scheduler has to be without, by the names that versions have for it.
@@ -175,10 +175,20 @@ class _Steps:
             return self._schedule(*arguments, **named)
         scheduler = self._scheduler
         running = list(scheduler.running)
-        seen = Seen(scheduler, running)
+        seen, blocks = Seen(scheduler, running), self._blocks() if step.needy else None
         made = self._schedule(*arguments, **named)
         self._known.compare_schedule(step.kinds, window.expected(step), made, seen, Seen(scheduler, running))
+        if blocks and (now := self._blocks()) and not self._known.differs:
+            self._known.compare_blocks([member.number for member in step.needy], made, blocks, now)
         return made
+
+    def _blocks(self) -> SeenBlocks | None:
+        """None where they are not as simple as in a cache without prefixes."""
+        manager = self._scheduler.kv_cache_manager
+        try:
+            return None if manager.enable_caching else SeenBlocks(manager)
+        except AttributeError:
+            return None
 
     def update(self, scheduled: Any, output: Any) -> Any:
         """Take a step's tokens, as `Scheduler.update_from_output` does."""

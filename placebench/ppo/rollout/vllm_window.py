@@ -9,6 +9,7 @@ how many there were and which tokens came, and brings a request's own attributes
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, replace
+from math import ceil
 from typing import Any, Protocol
 
 import numpy as np
@@ -114,6 +115,11 @@ class Window:
         computed = np.array([member.request.num_computed_tokens for member in going], dtype=np.int64)
         outputs = np.array([member.request.num_output_tokens + under_way for member in going], dtype=np.int64)
         self._frame = Frame(going, computed, outputs)
+        # By now every request has as many blocks as its tokens fill.
+        self._at_once = "blocks at once" in known.kinds and all(
+            len(blocks_of(self._manager)[member.number]) == ceil(member.request.num_computed_tokens / block_size)
+            for member in going
+        )
 
     def next_step(self) -> Step | None:
         """What comes next; None where vLLM has to see to it, as no request goes on or blocks are short."""
@@ -135,12 +141,7 @@ class Window:
     def schedule(self, step: Step) -> Any:
         """Do a step: what the scheduler says of it, and its own attributes."""
         scheduler = self._scheduler
-        blocks = {}
-        for member in step.needy:
-            self._settle(member)
-            room = self._manager.allocate_slots(member.request, 1, num_lookahead_tokens=0)
-            blocks[member.number] = room.get_block_ids(allow_none=True)
-        output = self._output(step, blocks)
+        output = self._output(step, self._give_blocks(step.needy) if step.needy else {})
         if hasattr(scheduler, "current_step"):
             scheduler.current_step += 1
         if step.finished:
@@ -153,6 +154,16 @@ class Window:
             previous.update(step.frame.numbers)
         self._scheduled += 1
         return output
+
+    def _give_blocks(self, needy: Sequence[Member]) -> dict[str, Any]:
+        if self._at_once:
+            return give_blocks(self._manager, [member.number for member in needy])
+        blocks = {}
+        for member in needy:
+            self._settle(member)
+            room = self._manager.allocate_slots(member.request, 1, num_lookahead_tokens=0)
+            blocks[member.number] = room.get_block_ids(allow_none=True)
+        return blocks
 
     def _output(self, step: Step, blocks: dict[str, Any]) -> Any:
         frame, template = step.frame, self._template
@@ -241,6 +252,23 @@ class Window:
             self._taken.add(number, new, log_probs if log_probs else None)
         if self._manager.enable_caching:
             self._manager.cache_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
+
+
+def blocks_of(manager: Any) -> Any:
+    """The blocks of each request, where all layers are of one kind."""
+    return manager.coordinator.single_type_managers[0].req_to_blocks
+
+
+def give_blocks(manager: Any, numbers: Sequence[str]) -> dict[str, Any]:
+    """Give each of these requests one block of a cache that keeps no prefixes; their new blocks, as vLLM says them.
+
+    As its `allocate_slots` does it one by one, with much that does not concern such a cache.
+    """
+    held = blocks_of(manager)
+    new = manager.block_pool.get_new_blocks(len(numbers))
+    for number, block in zip(numbers, new, strict=True):
+        held[number].append(block)
+    return {number: ([block.block_id],) for number, block in zip(numbers, new, strict=True)}
 
 
 def is_steady(scheduled: Any) -> bool:
