@@ -17,7 +17,7 @@ from vllm_engines import Case, Engine, Setting, StandIns, Vllm, log_prob_of, tok
 from placebench.ppo.rollout import vllm_driving
 from placebench.ppo.rollout.base import Generated
 from placebench.ppo.rollout.vllm_driving import run_requests
-from placebench.ppo.rollout.vllm_known import Known
+from placebench.ppo.rollout.vllm_known import Known, Seen
 
 KITS = [
     StandIns,
@@ -194,3 +194,17 @@ def test_a_scheduler_that_lacks_something_is_left_alone(
     assert response.tokens == [token_of("0", end) for end in range(5, 25)]
     assert "resumable" in str(known.differs)
     assert "resumable" in capsys.readouterr().out
+
+
+def test_attributes_are_seen_where_a_class_names_them_beforehand() -> None:
+    class Slotted:
+        __slots__ = ("never", "request_id", "tokens")
+
+    class Request(Slotted):
+        pass
+
+    request: Any = Request()
+    request.request_id, request.tokens, request.more = "a", [1], 2
+    seen = Seen(Request(), [request])
+    request.tokens.append(2)
+    assert seen.requests == {"a": {"request_id": "a", "tokens": [1], "more": 2}}

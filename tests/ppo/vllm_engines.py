@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -234,7 +235,7 @@ def log_prob_of(number: str, place: int) -> float:
 
 
 def _hash(what: Any) -> bytes:
-    return repr(what).encode()
+    return sha256(repr(what).encode()).digest()
 
 
 def _state(scheduler: Any) -> dict[str, Any]:

@@ -155,7 +155,9 @@ class SeenBlocks:
         (single,) = manager.coordinator.single_type_managers
         self.held = {number: [block.block_id for block in blocks] for number, blocks in single.req_to_blocks.items()}
         self.free = [block.block_id for block in manager.block_pool.free_block_queue.get_all_free_blocks()]
-        self.manager = {name: value for name, value in _state(single).items() if name != "req_to_blocks"}
+        # How many of a request's blocks prefixes may share is known apart from who has which.
+        apart = ("num_cached_block", "req_to_blocks")
+        self.manager = {name: value for name, value in _state(single).items() if name not in apart}
 
 
 def _state(thing: Any) -> State:

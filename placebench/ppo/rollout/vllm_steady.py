@@ -183,10 +183,9 @@ class _Steps:
         return made
 
     def _blocks(self) -> SeenBlocks | None:
-        """None where they are not as simple as in a cache without prefixes."""
-        manager = self._scheduler.kv_cache_manager
+        """None where they are kept in another way than is known."""
         try:
-            return None if manager.enable_caching else SeenBlocks(manager)
+            return SeenBlocks(self._scheduler.kv_cache_manager)
         except AttributeError:
             return None
 

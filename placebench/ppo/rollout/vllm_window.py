@@ -157,6 +157,10 @@ class Window:
 
     def _give_blocks(self, needy: Sequence[Member]) -> dict[str, Any]:
         if self._at_once:
+            if self._manager.enable_caching:
+                # They have filled one, which prefixes may share from now on.
+                for member in needy:
+                    self._settle(member)
             return give_blocks(self._manager, [member.number for member in needy])
         blocks = {}
         for member in needy:
@@ -260,9 +264,9 @@ def blocks_of(manager: Any) -> Any:
 
 
 def give_blocks(manager: Any, numbers: Sequence[str]) -> dict[str, Any]:
-    """Give each of these requests one block of a cache that keeps no prefixes; their new blocks, as vLLM says them.
+    """Give each of these requests one block; their new blocks, as vLLM says them.
 
-    As its `allocate_slots` does it one by one, with much that does not concern such a cache.
+    As its `allocate_slots` does it one by one, with much that does not concern requests that only go on.
     """
     held = blocks_of(manager)
     new = manager.block_pool.get_new_blocks(len(numbers))
