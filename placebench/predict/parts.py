@@ -43,7 +43,7 @@ class Factor:
 
 # What is believed of every part before it is measured, by the benchmark of an H100 (runs/reference/calibration).
 # Kernels of training reach some two thirds of the peak, those that move memory most of its rate. What a host takes is
-# known to within a factor of two; for a token step by functions of the engine that were timed on the host of an H200.
+# known to within a factor of two; what a sequence takes of a token step is from those of 64 and 256 sequences.
 FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
     Activity.GENERATE: {
         "weights": Factor(1.3, 0.1),
