@@ -1,13 +1,18 @@
 """Settings that vLLM gets, as far as no engine is needed for it."""
 
+from importlib.util import find_spec
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from placebench.ppo.models import model_config
+from placebench.ppo.rollout.base import Generated, SamplingSettings
 from placebench.ppo.rollout.vllm_build import draws_by_seed, graph_sizes, kv_cache_bytes
+from placebench.ppo.rollout.vllm_known import Known
 from placebench.predict.memory.engine import EngineMemory
 from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.spec.placement import Role
@@ -55,3 +60,33 @@ def test_only_the_first_model_runner_on_gpus_has_a_price_for_seeds() -> None:
     assert draws_by_seed(second, is_gpu=True)
     assert not draws_by_seed(first, is_gpu=True)
     assert draws_by_seed(first, is_gpu=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; `make test-slow` sets it up")
+@pytest.mark.parametrize("second_runner", [True, False])
+def test_on_gpus_requests_have_their_seeds_where_that_costs_nothing(
+    second_runner: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no GPU here: what an engine on one is asked for is looked at, not what it draws."""
+    from vllm.config import VllmConfig
+
+    from placebench.ppo.rollout.vllm import VllmRollout
+
+    config = VllmConfig()
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(second_runner)))
+    asked: list[int | None] = []
+
+    class Engine:
+        llm_engine = SimpleNamespace(vllm_config=config)
+        apply_model = staticmethod(lambda change: None)
+
+    def look(engine: Any, prompts: Any, parameters: Any, *others: Any) -> list[Generated]:
+        asked.extend(one.seed for one in parameters)
+        return []
+
+    monkeypatch.setattr("placebench.ppo.rollout.vllm.run_requests", look)
+    rollout = object.__new__(VllmRollout)
+    rollout._engine, rollout._group, rollout._is_gpu, rollout._known = Engine(), None, True, Known()
+    rollout.generate([[5, 6, 7], [9]], [4, 4], [11, 12], SamplingSettings(1.0, 1.0, True, 0))
+    assert asked == ([11, 12] if second_runner else [None, None])

@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from placebench.errors import LaunchError
 from placebench.ppo.models import model_config
 from placebench.ppo.rollout import vllm_driving
 from placebench.ppo.rollout.base import Generated, SamplingSettings
-from placebench.ppo.rollout.vllm_known import Known
 from placebench.ppo.rollout.vllm_steady import steady_steps
 from placebench.ppo.worker import Worker
 from placebench.predict.memory.engine import EngineMemory, token_cache_bytes
@@ -190,34 +188,6 @@ def test_an_engine_with_room_for_few_sequences_generates_the_same_as_one_for_all
     assert whole["preempted"] == 0 < few["preempted"]
     assert few["tokens"] == whole["tokens"]
     np.testing.assert_allclose(few["log_probs"], whole["log_probs"], atol=1e-4)
-
-
-@pytest.mark.parametrize("second_runner", [True, False])
-def test_on_gpus_requests_have_their_seeds_where_that_costs_nothing(
-    second_runner: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is no GPU here: what an engine on one is asked for is looked at, not what it draws."""
-    from vllm.config import VllmConfig
-
-    from placebench.ppo.rollout.vllm import VllmRollout
-
-    config = VllmConfig()
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(second_runner)))
-    asked: list[int | None] = []
-
-    class Engine:
-        llm_engine = SimpleNamespace(vllm_config=config)
-        apply_model = staticmethod(lambda change: None)
-
-    def look(engine: Any, prompts: Any, parameters: Any, *others: Any) -> list[Generated]:
-        asked.extend(one.seed for one in parameters)
-        return []
-
-    monkeypatch.setattr("placebench.ppo.rollout.vllm.run_requests", look)
-    rollout = object.__new__(VllmRollout)
-    rollout._engine, rollout._group, rollout._is_gpu, rollout._known = Engine(), None, True, Known()
-    rollout.generate(PROMPTS, [LENGTH] * len(PROMPTS), SEEDS, SAMPLED[0])
-    assert asked == (SEEDS if second_runner else [None] * len(SEEDS))
 
 
 def _share_one_head(rank: int, folder: Path) -> None:
