@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from placebench.ppo.rollout.vllm_known import Known, Seen, SeenBlocks
-from placebench.ppo.rollout.vllm_window import Step, Taker, Window, is_steady, members_of
+from placebench.ppo.rollout.vllm_window import SteadyStep, Taker, SteadyWindow, is_steady, members_of
 
 # What a scheduler has to be without, by the names that versions have for it.
 _UNKNOWN = (
@@ -90,7 +90,7 @@ class _Steps:
         self._scheduler, self._known, self._taken = scheduler, known, taken
         self._schedule, self._update = scheduler.schedule, scheduler.update_from_output
         self._block_size = scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-        self._window: Window | None = None
+        self._window: SteadyWindow | None = None
         self._template: Any = None
         self._under_way: deque[Any] = deque()
         """What has been scheduled and has no tokens yet."""
@@ -138,7 +138,7 @@ class _Steps:
         self._under_way.append(made)
         return made
 
-    def _next_step(self) -> Step | None:
+    def _next_step(self) -> SteadyStep | None:
         """The next step, if it is a steady one."""
         if self._window is None and self._template is not None and not self._known.differs:
             try:
@@ -147,7 +147,7 @@ class _Steps:
                 self._known.refuse(str(error))
         return self._window.next_step() if self._window else None
 
-    def _open(self) -> Window | None:
+    def _open(self) -> SteadyWindow | None:
         scheduler, pending = self._scheduler, len(self._under_way)
         running = len(scheduler.running)
         # Others wait, or did in vLLM's last step, or nothing is to go on.
@@ -164,9 +164,9 @@ class _Steps:
         if sum(member.last > 0 for member in members) > len(self._template.num_scheduled_tokens):
             return None
         known, taken = self._known, self._taken
-        return Window(scheduler, self._template, members, known, taken, self._block_size, pending)
+        return SteadyWindow(scheduler, self._template, members, known, taken, self._block_size, pending)
 
-    def _schedule_by_vllm(self, step: Step | None, *arguments: Any, **named: Any) -> Any:
+    def _schedule_by_vllm(self, step: SteadyStep | None, *arguments: Any, **named: Any) -> Any:
         self.settle()
         # Worked out anew, from what vLLM sees.
         step = self._next_step() if step else None
@@ -208,7 +208,7 @@ class _Steps:
             return self._compared_update(scheduled, output, tokens)
         return self._update(scheduled, output)
 
-    def _update_in(self, window: Window, ending: set[str], tokens: list[int], scheduled: Any, output: Any) -> Any:
+    def _update_in(self, window: SteadyWindow, ending: set[str], tokens: list[int], scheduled: Any, output: Any) -> Any:
         log_probs, rows = output.logprobs, output.req_id_to_index
         values = None if log_probs is None else log_probs.logprobs[:, 0].tolist()
         told: Any = {}

@@ -1,9 +1,9 @@
 """Steady token steps of a vLLM scheduler, worked out from the last one.
 
 In generation nearly every step is for the requests of the step before, one token each. What the scheduler says of it
-then follows from what it said last, and of a request only counts move on. A `Window` is a run of such steps: it keeps
+then follows from what it said last, and of a request only counts move on. A `SteadyWindow` is a run of such steps: it keeps
 how many there were and which tokens came, and brings a request's own attributes to what vLLM would have made of them
-(`Window.settle`) when vLLM's code is to see them next.
+(`SteadyWindow.settle`) when vLLM's code is to see them next.
 """
 
 from collections import defaultdict
@@ -61,7 +61,7 @@ class Frame:
         return Frame([self.members[place] for place in kept], self.computed[kept], self.outputs[kept])
 
 
-class Step:
+class SteadyStep:
     """What the next step of a window is to be."""
 
     def __init__(self, frame: Frame, needy: list[Member], finished: set[str], is_part: bool) -> None:
@@ -70,7 +70,7 @@ class Step:
         self.kinds = {kind for kind, there in kinds.items() if there}
 
 
-class Window:
+class SteadyWindow:
     """A run of steady steps, which begins with the scheduler's state as vLLM has left it.
 
     Args:
@@ -121,7 +121,7 @@ class Window:
             for member in going
         )
 
-    def next_step(self) -> Step | None:
+    def next_step(self) -> SteadyStep | None:
         """What comes next; None where vLLM has to see to it, as no request goes on or blocks are short."""
         frame, scheduler = self._frame, self._scheduler
         full = {member.number for member in self._full.get(self._scheduled, ())} & frame.places.keys()
@@ -132,13 +132,13 @@ class Window:
             needy = [member for member in needy if member.number in frame.places]
         if not frame.numbers or (needy and self._manager.block_pool.get_num_free_blocks() < len(needy)):
             return None
-        return Step(frame, needy, scheduler.finished_req_ids, len(frame.numbers) < len(scheduler.running))
+        return SteadyStep(frame, needy, scheduler.finished_req_ids, len(frame.numbers) < len(scheduler.running))
 
-    def expected(self, step: Step) -> Any:
+    def expected(self, step: SteadyStep) -> Any:
         """The scheduler's output for a step that vLLM has done, with `()` for the blocks that requests have got."""
         return self._output(step, {member.number: () for member in step.needy})
 
-    def schedule(self, step: Step) -> Any:
+    def schedule(self, step: SteadyStep) -> Any:
         """Do a step: what the scheduler says of it, and its own attributes."""
         scheduler = self._scheduler
         output = self._output(step, self._give_blocks(step.needy) if step.needy else {})
@@ -169,7 +169,7 @@ class Window:
             blocks[member.number] = room.get_block_ids(allow_none=True)
         return blocks
 
-    def _output(self, step: Step, blocks: dict[str, Any]) -> Any:
+    def _output(self, step: SteadyStep, blocks: dict[str, Any]) -> Any:
         frame, template = step.frame, self._template
         new_blocks = frame.no_blocks
         if blocks:
