@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from placebench.ppo.rollout.vllm_known import Known, Seen, SeenBlocks
-from placebench.ppo.rollout.vllm_window import SteadyStep, Taker, SteadyWindow, is_steady, members_of
+from placebench.ppo.rollout.vllm_window import SteadyStep, SteadyWindow, Taker, is_steady, members_of
 
 # What a scheduler has to be without, by the names that versions have for it.
 _UNKNOWN = (

@@ -1,9 +1,9 @@
 """Steady token steps of a vLLM scheduler, worked out from the last one.
 
 In generation nearly every step is for the requests of the step before, one token each. What the scheduler says of it
-then follows from what it said last, and of a request only counts move on. A `SteadyWindow` is a run of such steps: it keeps
-how many there were and which tokens came, and brings a request's own attributes to what vLLM would have made of them
-(`SteadyWindow.settle`) when vLLM's code is to see them next.
+then follows from what it said last, and of a request only counts move on. A `SteadyWindow` is a run of such steps: it
+keeps how many there were and which tokens came, and brings a request's own attributes to what vLLM would have made of
+them (`SteadyWindow.settle`) when vLLM's code is to see them next.
 """
 
 from collections import defaultdict
