@@ -30,6 +30,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 # Of Python's multiprocessing and of torch; they have so long once the others are gone, seconds.
 _CLEANERS = ("multiprocessing.resource_tracker", "torch_shm_manager")
 _CLEAN_UP_S = 1.0
+# How often a process without an environment is looked at again, and what is waited for one that is amid exec, seconds.
+_LOOKS = 20
+_EXEC_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -189,12 +192,22 @@ def _belongs(process: psutil.Process, mark: LaunchMark) -> bool:
             return False
         return (
             ProcessId(process.pid, process.create_time()) in mark.recorded
-            or process.environ().get(TOKEN_VARIABLE) == mark.token
+            or _environment(process).get(TOKEN_VARIABLE) == mark.token
             or any(f"{mark.ray_temp_dir}/" in argument for argument in process.cmdline())
             or _has_open(process.pid, mark.ray_temp_dir)
         )
     except psutil.Error:
         return False
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """The environment of a process; one that is becoming another program has none for a moment, and no arguments."""
+    for _ in range(_LOOKS):
+        if (words := process.environ()) or not process.exe():  # the kernel's own run no program
+            return words
+        if not process.cmdline():
+            time.sleep(_EXEC_S)
+    return {}
 
 
 def _has_open(pid: int, folder: Path) -> bool:

@@ -8,7 +8,7 @@ import psutil
 from launching import wait_for
 
 from placebench.host import child
-from placebench.host.processes import ProcessId, kill_processes, oom_kills
+from placebench.host.processes import TOKEN_VARIABLE, LaunchMark, ProcessId, kill_processes, launch_processes, oom_kills
 from placebench.host.shared_memory import remove_segments
 
 
@@ -55,6 +55,19 @@ def test_a_process_is_known_by_pid_and_start_time() -> None:
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
     assert ProcessId.of(done.pid) is None
+
+
+def test_a_process_is_found_also_while_it_becomes_another_program(tmp_path: Path) -> None:
+    again = tmp_path / "again.sh"
+    again.write_text('exec sh "$0"\n')
+    mark = LaunchMark("a-word-of-this-test", tmp_path / "none")
+    process = subprocess.Popen(["sh", str(again)], env={**os.environ, TOKEN_VARIABLE: mark.token})
+    try:
+        found = [[one.pid for one in launch_processes(mark)] for _ in range(100)]
+    finally:
+        process.kill()
+        process.wait()
+    assert found == [[process.pid]] * 100
 
 
 SEGMENT = """

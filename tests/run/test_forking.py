@@ -32,7 +32,10 @@ def on_gpus(log: Path) -> Iterator[RoundServer]:
 
 
 def servers_here() -> set[psutil.Process]:
-    return {child for child in psutil.Process().children() if fork_client.SERVER in child.cmdline()}
+    children = set(psutil.Process().children())
+    # One that is becoming its command has no words at all for a moment.
+    wait_for(lambda: all(child.cmdline() for child in children))
+    return {child for child in children if fork_client.SERVER in child.cmdline()}
 
 
 @pytest.fixture
