@@ -11,8 +11,10 @@ Makes a model of the preset's shape with random weights and prompts of full leng
 Needs `placebench[run,vllm]` and verl 0.9.1, which may be in another environment: `--python ENVIRONMENT/bin/python`.
 In verl's there must be no TRL: verl imports a class from it that TRL 1.16 does not have any more.
 
-Without flash-attn verl cannot leave padding out; here there is none, as all sequences are equally long. With
-`--devices cpu:1` verl's engine makes responses of 8 to 64 tokens up, so that its times mean nothing.
+Without flash-attn verl cannot leave padding out; here there is none, as all sequences are equally long. Nor can it
+compute log-probabilities of more than one token at a time, unless its fused kernels do: those are asked for where the
+model's embeddings are tied, as with others verl 0.9.1 fails under FSDP2. With `--devices cpu:1` verl's engine makes
+responses of 8 to 64 tokens up, so that its times mean nothing.
 """
 
 import os
@@ -23,6 +25,8 @@ from typing import Any
 import click
 import pandas as pd
 from beside import HERE, Asked, asking, begin, made_up_prompts, measure
+
+from placebench.spec.shapes import PRESETS
 
 VERL = "verl"
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
@@ -69,6 +73,7 @@ def verl_command(work: Path, asked: Asked, python: str) -> list[str]:
         f"{MODEL}.path": work / "model",
         f"+{MODEL}.override_config.attn_implementation": "sdpa",
         f"{MODEL}.use_remove_padding": False,
+        f"{MODEL}.use_fused_kernels": PRESETS[asked.model].tie_word_embeddings,
         f"{MODEL}.enable_gradient_checkpointing": False,
         f"{ACTOR}.strategy": "fsdp2",
         f"{ACTOR}.ppo_mini_batch_size": prompts,

@@ -43,6 +43,13 @@ def test_verl_can_be_run_on_one_gpu(tmp_path: Path) -> None:
     assert "data.train_batch_size=8" in command
     assert "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4096" in command
     assert not [word for word in command if "cpu" in word]
+    fused = [
+        word
+        for model in ("qwen2.5-1.5b", "qwen2.5-7b")
+        for word in verl_command(tmp_path, replace(ASKED, model=model), "python")
+        if "fused" in word
+    ]
+    assert [word.partition("=")[2] for word in fused] == ["True", "False"]
 
 
 def test_ppo_can_be_run_by_both_on_four_gpus(tmp_path: Path) -> None:
