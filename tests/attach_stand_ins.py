@@ -16,6 +16,12 @@ def register(mode=None):
         return function
     return decorator
 """,
+    "verl/utils/torch_functional.py": """
+def logprobs_from_logits(logits, labels):
+    return logprobs_from_logits_v2(logits, labels)
+def logprobs_from_logits_v2(logits, labels):
+    return [logits, labels]
+""",
     "trl/extras/profiling.py": """
 class ProfilingContext:
     def __init__(self, name):
@@ -146,6 +152,13 @@ worker = ActorWorker()
 assert ActorWorker.update_actor.mode == "all" and ActorWorker.update_actor.__name__ == "update_actor"
 assert (worker.update_actor(), worker.init_model(), asyncio.run(worker.update_weights())) == (3, 4, 5)
 assert Training("value_model").train_mini_batch() == Training("language_model").train_mini_batch() == 6
+
+from verl.utils.torch_functional import logprobs_from_logits
+class Logits:
+    def __init__(self, dimensions):
+        self.dim = lambda: dimensions
+for logits in (Logits(3), Logits(2), Logits(2)):
+    assert logprobs_from_logits(logits, 9) == [logits, 9]
 
 from trl.extras.profiling import ProfilingContext
 outer = ProfilingContext("vLLM.generate")

@@ -282,7 +282,7 @@ class StepReader:
     def _record_spans(self) -> None:
         """Write `log.json` of a launch whose steps are those of its spans."""
         is_one_step = self._attached.step(1) is None
-        flags = [LogFlag(name="spans", text=text) for text in self._attached.notes]
+        flags = [LogFlag(name=LogFlag.SPANS, text=text) for text in self._attached.notes]
         if is_one_step:
             flags.append(LogFlag(name="steps", text="neither log nor spans tell them apart: all time stands as one"))
         LogRecord(framework=self._job.framework, format="spans", flags=tuple(flags), is_one_step=is_one_step).write(
@@ -297,7 +297,7 @@ class StepReader:
             phases=self._job.phases,
             flags=(
                 *(LogFlag(name=flag.name, text=flag.text) for flag in run.flags if flag.name not in settled),
-                *(LogFlag(name="spans", text=text) for text in self._attached.notes),
+                *(LogFlag(name=LogFlag.SPANS, text=text) for text in self._attached.notes),
             ),
         ).write(self._trial)
 

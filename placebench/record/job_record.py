@@ -1,6 +1,6 @@
 """A job of the user's in `run.json`, `launch.json` and `log.json`: what was asked for, what starts, what its log is."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -94,8 +94,13 @@ class JobLaunch(Record):
 class LogFlag(Record):
     """What to mind of a log."""
 
+    SPANS: ClassVar[str] = "spans"
+    """Name of what the hooks in a job say."""
+
     name: str
+    """Kind of it: of one kind, launches have the same to say, but for what their hooks do."""
     text: str
+    """What it is, half a sentence."""
 
 
 class LogRecord(Record):

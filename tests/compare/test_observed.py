@@ -14,7 +14,7 @@ from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
 from placebench.compare.measure.placements import RunSide
 from placebench.record.folder import Trial, append_jsonl, write_json
-from placebench.record.job_record import LogRecord
+from placebench.record.job_record import LogFlag, LogRecord
 from placebench.report.observed_plot import roles_on_devices
 from placebench.report.summary import summarize
 from placebench.report.tables import device_grid, observed_grid
@@ -77,6 +77,17 @@ def test_roles_where_they_were_asked_to_be_give_no_warning(tmp_path: Path, name:
     summary = summarize(compare_run(tmp_path / "job"))
     assert device_wait_grid(summary).notes[-1].startswith("A dash: not known, because kernels are not traced in a job")
     assert [launch.startup_s for launch in summary.launches] == [None, None]
+
+
+def test_all_that_the_hooks_say_is_said_once_and_of_a_log_each_kind(tmp_path: Path) -> None:
+    path = of_job(SyntheticRun(layouts={"standard": STANDARD}, rounds=2), tmp_path / "job")
+    said = {"01-standard": ("hook 1", "hook 2"), "02-standard": ("hook 2", "hook 3")}
+    for number, (launch, texts) in enumerate(said.items()):
+        flags = [LogFlag(name="spans", text=text) for text in texts]
+        flags.append(LogFlag(name="dropped", text=f"{number} of 4 lines have no step"))
+        LogRecord(framework="verl", format="verl", flags=tuple(flags)).write(Trial(path / "trials" / launch))
+    found = [line for line in caveats(compare_run(path)) if line.startswith(("hook", "dropped"))]
+    assert found == ["hook 1", "hook 2", "hook 3", "dropped: 1 of 4 lines have no step"]
 
 
 def test_shares_are_of_the_measured_steps(tmp_path: Path) -> None:

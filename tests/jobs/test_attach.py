@@ -108,8 +108,9 @@ def test_what_each_framework_times_is_a_span(tmp_path: Path, python: str) -> Non
     assert child.process["ppid"] == parent.process["pid"]
     assert parent.process["environment"]["RANK"] == "3"
     assert parent.process["cores"]
-    (note,) = parent.notes
-    assert "slime.utils.timer is not as this version of placebench knows it" in note
+    one_by_one, unknown = parent.notes
+    assert one_by_one.startswith("verl computes log-probabilities one token at a time")
+    assert "slime.utils.timer is not as this version of placebench knows it" in unknown
 
 
 def test_a_worker_of_an_engine_says_that_it_is_one_s_child_and_its_gpu(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import yaml
 from launching import assert_nothing_left, processes_of, running, wait_for
 
 from placebench.compare.comparison import compare_run
+from placebench.compare.explain.caveats import caveats
 from placebench.compare.explain.placing import misplacements
 from placebench.compare.read.run_reading import load_run
 from placebench.record.folder import RunFolder, Status, Trial, read_jsonl
@@ -113,5 +114,6 @@ def test_placements_compute_the_same_and_a_runner_that_is_killed_in_mid_step_lea
             assert beside == 0
     comparison = compare_run(path)
     assert [side.name for side in comparison.placements] == [*words]
+    assert any("one token at a time" in line for line in caveats(comparison))
     # Each role was where it was asked for.
     assert [line for side in comparison.placements for line in misplacements(side)] == []

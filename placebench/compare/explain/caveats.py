@@ -21,7 +21,7 @@ from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.work import UnequalWork
 from placebench.record.folder import Status
-from placebench.record.job_record import JobRecord
+from placebench.record.job_record import JobRecord, LogFlag
 from placebench.spec.devices import index_ranges, with_labels
 from placebench.spec.phases import STEP, phase_order
 from placebench.spec.text import factor, format_seconds, listing, number, plural
@@ -341,8 +341,10 @@ def _of_job(job: JobRecord, launches: Sequence[Launch]) -> Iterator[str]:
             yield "Phase times come from the job's log, which does not say when or on which device a phase ran."
         else:
             yield "Only whole steps are compared: nothing tells when which phase ran."
-    flags = {flag.name: flag.text for launch in launches if launch.log for flag in launch.log.flags}
-    yield from (f"{name}: {text}" for name, text in flags.items())
+    said = [flag for launch in launches if launch.log for flag in launch.log.flags]
+    yield from dict.fromkeys(flag.text for flag in said if flag.name == LogFlag.SPANS)
+    of_log = {flag.name: flag.text for flag in said if flag.name != LogFlag.SPANS}
+    yield from (f"{name}: {text}" for name, text in of_log.items())
 
 
 def _measured_steps(launch: Launch, left_out: int) -> int:

@@ -14,6 +14,7 @@ from placebench_attach.wrapping import (
     called,
     from_call_to_call,
     moments_of_calls,
+    noted_calls,
     start_and_stop,
     timed_methods,
     timing_context,
@@ -65,6 +66,20 @@ def verl_workers(module: Any) -> None:
 def _verl_critic_phase(worker: Any, method: str) -> str | None:
     is_critic = getattr(getattr(worker, "config", None), "model_type", None) == "value_model"
     return _VERL_CRITIC_METHODS[method] if is_critic else None
+
+
+def verl_log_probs(module: Any) -> None:
+    """Whether verl goes through a batch token by token, as it does without flash-attn where sequences are packed."""
+
+    def says(logits: Any) -> str | None:
+        if logits.dim() != 2:
+            return None
+        return (
+            "verl computes log-probabilities one token at a time, so that devices wait for the host, as there is no"
+            " flash-attn where the job runs: actor_rollout_ref.model.use_fused_kernels=True, or flash-attn, ends it"
+        )
+
+    noted_calls(module, "logprobs_from_logits_v2", says)
 
 
 def trl_timers(module: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 HOOKED: dict[str, str] = {
     "verl.utils.profiler.performance": "verl_timers",
     "verl.single_controller.base.decorator": "verl_workers",
+    "verl.utils.torch_functional": "verl_log_probs",
     "trl.extras.profiling": "trl_timers",
     "transformers.trainer": "transformers_trainer",
     "accelerate.optimizer": "accelerate_optimizer",

@@ -265,6 +265,31 @@ def unbroken(question: Callable[[Any], Any], otherwise: Any) -> Callable[[Any], 
     return ask
 
 
+def noted_calls(module: Any, function: str, says: Callable[[Any], str | None]) -> None:
+    """A note of what a function of a module does, once, where it is there and does so.
+
+    Args:
+        module: the module.
+        function: its name in it.
+        says: the note of a call, by its first argument; None for one that is not worth a note.
+    """
+    original, says = getattr(module, function, None), unbroken(says, otherwise=None)
+    if original is None:
+        return
+    is_noted = False
+
+    @functools.wraps(original)
+    def call(subject: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal is_noted
+        text = None if is_noted else says(subject)
+        if text is not None:
+            is_noted = True
+            note(text)
+        return original(subject, *args, **kwargs)
+
+    setattr(module, function, call)
+
+
 def called(function: Callable[..., Any], phase_of: Callable[[Any], str | None]) -> Callable[..., Any]:
     """The method of a worker, each call of it a span, unless one around it in the same thread is one.
 
