@@ -7,7 +7,7 @@ from contextlib import contextmanager
 def _timer(name, timing_raw):
     timing_raw[name] = 1.0
     yield "verl"
-marked_timer = contextmanager(lambda name, raw: (yield from _timer(name, raw)))
+marked_timer = contextmanager(lambda name, raw: (yield from _timer(name=name, timing_raw=raw)))
 """,
     "verl/single_controller/base/decorator.py": """
 def register(mode=None):
@@ -18,7 +18,7 @@ def register(mode=None):
 """,
     "verl/utils/torch_functional.py": """
 def logprobs_from_logits(logits, labels):
-    return logprobs_from_logits_v2(logits, labels)
+    return logprobs_from_logits_v2(logits=logits, labels=labels)
 def logprobs_from_logits_v2(logits, labels):
     return [logits, labels]
 """,
@@ -170,7 +170,8 @@ trainer = Trainer()
 assert trainer._maybe_log_save_evaluate(1) == (1,)  # before any step
 assert trainer.training_step() == 7
 assert trainer._maybe_log_save_evaluate(1, 2, learning_rate=3) == trainer._maybe_log_save_evaluate(1, 2) == (1, 2)
-assert trainer.log({"eval_loss": 1}) == {"eval_loss": 1} and trainer.log({"loss": 2}, 0.0) == {"loss": 2}
+assert trainer.log({"eval_loss": 1}, 0.0) == {"eval_loss": 1}
+assert trainer.log(logs={"loss": 2}, start_time=0.0) == {"loss": 2}
 from accelerate.optimizer import AcceleratedOptimizer
 try:
     AcceleratedOptimizer().step()
@@ -187,14 +188,14 @@ async def generate():
 asyncio.run(generate())
 from nemo_rl.utils.timer import Timer as NemoTimer
 timer = NemoTimer()
-timer.start("policy_training")
+timer.start(label="policy_training")
 try:
     timer.stop("generation")
 except ValueError:
     pass
-timer.stop("policy_training")
+timer.stop(label="policy_training")
 from areal.utils import stats_tracker
-with stats_tracker.record_timing("rollout") as key:
+with stats_tracker.record_timing(key="rollout") as key:
     assert key == "rollout"
 from vllm.v1.engine.core import EngineCore
 engine = EngineCore()

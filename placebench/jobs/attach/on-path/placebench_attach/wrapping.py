@@ -19,17 +19,22 @@ from placebench_attach.spans import ENGINE, TIMER, WORKER, emit, note
 _worker = threading.local()
 
 
+def _first(args: Any, kwargs: Any) -> Any:
+    """The first argument of a call, named or not."""
+    return next(iter((*args, *kwargs.values())), None)
+
+
 def timing_generator(module: Any, name: str) -> None:
     """A generator function that yields once while it times its first argument, a name."""
     original = getattr(module, name)
 
     @functools.wraps(original)
-    def timer(label: object, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    def timer(*args: Any, **kwargs: Any) -> Iterator[Any]:
         start = time.monotonic()
         try:
-            yield from original(label, *args, **kwargs)
+            yield from original(*args, **kwargs)
         finally:
-            emit(label, TIMER, start, time.monotonic())
+            emit(_first(args, kwargs), TIMER, start, time.monotonic())
 
     setattr(module, name, timer)
 
@@ -40,13 +45,13 @@ def timing_method(cls: Any, name: str) -> None:
 
     @functools.wraps(original)
     @contextlib.contextmanager
-    def timer(self: Any, label: object, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    def timer(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         start = time.monotonic()
         try:
-            with original(self, label, *args, **kwargs) as value:
+            with original(self, *args, **kwargs) as value:
                 yield value
         finally:
-            emit(label, TIMER, start, time.monotonic())
+            emit(_first(args, kwargs), TIMER, start, time.monotonic())
 
     setattr(cls, name, timer)
 
@@ -98,14 +103,15 @@ def start_and_stop(cls: Any, start: str, stop: str) -> None:
     on, off = getattr(cls, start), getattr(cls, stop)
 
     @functools.wraps(on)
-    def begin(self: Any, label: object, *args: Any, **kwargs: Any) -> Any:
-        _start(self, str(label))
-        return on(self, label, *args, **kwargs)
+    def begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _start(self, str(_first(args, kwargs)))
+        return on(self, *args, **kwargs)
 
     @functools.wraps(off)
-    def end(self: Any, label: object, *args: Any, **kwargs: Any) -> Any:
+    def end(self: Any, *args: Any, **kwargs: Any) -> Any:
+        label = _first(args, kwargs)
         _stop(self, label, str(label))
-        return off(self, label, *args, **kwargs)
+        return off(self, *args, **kwargs)
 
     setattr(cls, start, begin)
     setattr(cls, stop, end)
@@ -187,11 +193,11 @@ def moments_of_calls(cls: Any, method: str, name: str, counts: Callable[[Any], A
     original, counts = getattr(cls, method), unbroken(counts, otherwise=False)
 
     @functools.wraps(original)
-    def call(self: Any, subject: Any, *args: Any, **kwargs: Any) -> Any:
-        if counts(subject):
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if counts(_first(args, kwargs)):
             now = time.monotonic()
             emit(name, TIMER, now, now)
-        return original(self, subject, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     setattr(cls, method, call)
 
@@ -279,13 +285,13 @@ def noted_calls(module: Any, function: str, says: Callable[[Any], str | None]) -
     is_noted = False
 
     @functools.wraps(original)
-    def call(subject: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal is_noted
-        text = None if is_noted else says(subject)
+        text = None if is_noted else says(_first(args, kwargs))
         if text is not None:
             is_noted = True
             note(text)
-        return original(subject, *args, **kwargs)
+        return original(*args, **kwargs)
 
     setattr(module, function, call)
 
