@@ -6,7 +6,6 @@ its steps, a step lasts from the line before. A loop of the user's own that logs
 """
 
 import contextlib
-import glob
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attached import AttachedSpans, Window
+from placebench.jobs.log_files import found_files
 from placebench.jobs.nodes import Nodes
 from placebench.logs.follow import GrowingLog
 from placebench.logs.read import Log
@@ -153,12 +153,15 @@ class StepReader:
 
     def _find_files(self) -> None:
         """Begin to read what has come into being."""
-        names = (name for pattern in self._job.log_files for name in sorted(glob.glob(pattern)))
-        for path in (*map(Path, names), self._trial.log):
+        for path in (*found_files(self._job.log_files), self._trial.log):
             if path not in self._sources and path.is_file():
                 is_told = path != self._trial.log or not self._job.log_files
                 growing = GrowingLog(
-                    path, self._lock, log_format=self._job.log_format if is_told else None, poll_s=_POLL_S
+                    path,
+                    self._lock,
+                    log_format=self._job.log_format if is_told else None,
+                    poll_s=_POLL_S,
+                    before=self._job.logs_before.get(str(path)),
                 )
                 self._sources[path] = _Source(self._open.enter_context(growing))
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from fake_jobs import PLAIN, TRL, VERL, VERL_WITH_SPANS, is_gone, prepare, python, read_end, rows
+from fake_jobs import PLAIN, TRL, VERL, VERL_WITH_SPANS, is_gone, prepare, python, read_end, rows, write
 
 from placebench.errors import JobExit
 from placebench.jobs import bridge, log_steps
@@ -108,6 +108,34 @@ def test_what_is_printed_counts_where_the_named_file_does_not_come(tmp_path: Pat
     trial = prepare(tmp_path, *python(tmp_path, PLAIN, "0.01"), log={"files": ["{folder}/never.jsonl"]})
     assert bridge.main(str(trial.path)) == JobExit.DONE
     assert len(rows(trial)) == 3
+
+
+# How a job begins its log where an earlier launch has left one of the same name.
+BEGINNINGS = {
+    "goes on with it": "",
+    "empties it": "open(path, 'w').close()",
+    "puts another in its place": "open(path + '~', 'w').close(); os.replace(path + '~', path)",
+    "does so later": "print('step', flush=True); time.sleep(0.2); os.remove(path)",
+}
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS.values(), ids=BEGINNINGS)
+@pytest.mark.parametrize("where", ["{folder}/../logged.jsonl", "logged.jsonl", "logged.*"])
+def test_what_an_earlier_launch_has_logged_is_not_this_one_s(tmp_path: Path, beginning: str, where: str) -> None:
+    text = f"""
+import json, os, time
+path = "logged.jsonl"
+{beginning}
+for step in range(1, 4):
+    with open(path, "a") as log:
+        log.write(json.dumps({{"step": step, "launch": 2, "timing_s/step": 0.5}}) + "\\n")
+"""
+    folder = tmp_path / "a[1]{round}"
+    earlier = "".join(f'{{"step": {step}, "launch": 1, "timing_s/step": 0.25}}\n' for step in range(1, 9))
+    write(folder, "logged.jsonl", earlier)
+    trial = prepare(folder, *python(tmp_path, text), log={"files": [where]}, cwd=str(folder))
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert [(row["launch"], row["timing_s/step"]) for row in rows(trial)] == [(2, 0.5)] * 3
 
 
 def test_phases_are_on_the_devices_whose_processes_write_their_spans(tmp_path: Path) -> None:
