@@ -1,6 +1,6 @@
 """What `placebench predict` and `search` are asked: by what measurements, which job, on which devices."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -161,4 +161,15 @@ def _notes(files: "Sequence[CalibrationFile]", devices: "Sequence[Device]", *, i
     names = {file.device for file in files}
     if devices[0].name not in names:
         notes.append(f"{devices[0].name} is scaled from {', '.join(sorted(names))} by the data sheets' peaks")
+        notes.extend(_on_memory(devices[0]))
     return notes
+
+
+def _on_memory(device: "Device") -> "Iterator[str]":
+    """Which memory a GPU is taken to have that nobody has described, and under what name it is sold with another."""
+    from placebench.predict.peaks import known_peak, sizes_of
+
+    if device.memory_bytes == known_peak(device.name).memory_bytes:
+        others = [one for one in sizes_of(device.name) if one != device.name]
+        other = f"; it is sold with another memory as {', '.join(others)}: name that with --gpu" if others else ""
+        yield f"its memory is taken to be the data sheet's, {device.memory_bytes >> 30} GiB{other}"

@@ -91,8 +91,9 @@ def search(
         )
     if not found.groups:
         raise UsageError(
-            f"no placement can be on {len(asked.devices)} × {asked.devices[0].name}: none of any size shares the batch"
-            " and fits into memory; placebench placements says why each word cannot be"
+            f"no placement can be on {len(asked.devices)} × {asked.devices[0].name} with"
+            f" {asked.devices[0].memory_bytes >> 30} GiB: none of any size shares the batch and fits into memory;"
+            " placebench placements says why each word cannot be"
         )
     if write is not None:
         with writing("--write", write):

@@ -145,7 +145,8 @@ class LoadedRun:
         Args:
             placements: their words, such as `"standard,split:3+1"`; none for those of the run.
             devices: where they are to be, such as `"gpu:8x2"`; None for as many as the run had.
-            gpu: which GPU these are, such as `"H200"`; None for the run's.
+            gpu: which GPU these are, such as `"H200"`; None for the run's. Of several sizes of memory the largest is
+                taken, and the memory of its data sheet where `devices` describes none.
             workload: workload keys that are to be otherwise, such as `{"batch.size": 256}`.
             price: of a device for an hour, above 0; adds the cost of a million tokens.
 

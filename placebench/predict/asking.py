@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from placebench.errors import UsageError
-from placebench.predict.peaks import device_peak, device_peaks
+from placebench.predict.peaks import device_peak, device_peaks, known_peak, sizes_of
 from placebench.predict.phases import PhaseModel, tells_devices
 from placebench.predict.step import StepModel
 from placebench.record.calibration_file import CalibrationFile
@@ -35,24 +35,34 @@ def explain_lookups(device: str) -> Iterator[None]:
 
 
 def known_gpu(name: str) -> str:
-    """A GPU's name in full, of the first that has it in its name.
+    """A GPU's name in full, of the first that has these words in its name, and of its sizes of memory the largest.
 
     Raises:
         UsageError: none has, or several that are called by other names, as by their vendor's.
     """
     known = list(device_peaks())
-    found = [one for one in known if name.lower() in one.lower().replace("-", " ").split() or name == one]
+    if name in known:
+        return name
+    words = _words(name)
+    found = [one for one in known if words and words <= _words(one)]
     if not found:
         raise UsageError(f"gpu {shown(name)}: its peaks are not known; choose one of {', '.join(known)}")
     if len({one.replace("-", " ").split()[1] for one in found}) > 1:
         raise UsageError(f"gpu {shown(name)}: it may be any of {', '.join(found)}: name one of them")
-    return found[0]
+    return next(one for one in sizes_of(found[0]) if one in found)
+
+
+def _words(name: str) -> set[str]:
+    return {*name.lower().replace("-", " ").split()}
 
 
 def asked_devices(
     text: str | None, files: Sequence[CalibrationFile], name: str, *, by_name: bool
 ) -> tuple[Device, ...]:
-    """The devices that are asked about: those described, else as many as were calibrated."""
+    """The devices that are asked about: those described, else as many as were calibrated.
+
+    Those of another GPU than was calibrated have the memory of its data sheet, where none is described.
+    """
     file = next((one for one in files if one.device == name), files[0])
     spec = None if text is None else parse_devices(text, "devices")
     kind = spec.kind if spec else file.kind
@@ -67,7 +77,8 @@ def asked_devices(
         )
     nodes = (spec.nodes or 1) if spec else file.nodes
     count = (spec.count if spec else None) or max(1, file.device_count // file.nodes)
-    memory = (spec.memory_bytes if spec else None) or file.device_bytes
+    usual = file.device_bytes if kind == "cpu" or name == file.device else known_peak(name).memory_bytes
+    memory = (spec.memory_bytes if spec else None) or usual
     if not by_name and kind == "gpu" and abs(memory / file.device_bytes - 1) > _ALIKE:
         raise UsageError(
             f"devices {text}: the calibration is of {file.device} with {file.device_bytes >> 30} GiB; say with gpu"

@@ -14,6 +14,9 @@ CORE_FLOPS = 40e9
 CORE_BANDWIDTH = 5e9
 _CPU_LINK = 1e9
 
+# Of the GiB that data sheets count as GB, what a driver lets processes take: 0.990 of an H100 and 0.992 of an H200.
+_USABLE_MEMORY = 0.99
+
 
 @dataclass(frozen=True)
 class DevicePeak:
@@ -27,6 +30,8 @@ class DevicePeak:
     """Bytes/s that it sends to the other devices of its node."""
     network_bandwidth: float
     """Bytes/s that it sends to devices of other nodes, as nodes of its kind are usually built."""
+    memory_bytes: int = 0
+    """Bytes of its memory that processes may take, by a data sheet; 0 of CPU devices, which share their host's."""
     source: str = ""
     """Where the figures are from."""
     sm_clock_mhz: float | None = None
@@ -46,6 +51,7 @@ def device_peaks() -> Mapping[str, DevicePeak]:
             float(row["memory_bandwidth"]),
             float(row["link_bandwidth"]),
             float(row["network_bandwidth"]),
+            int(float(row["memory_gb"]) * _USABLE_MEMORY * (1 << 30)),
             row["source"],
             float(row["sm_clock_mhz"]) if row["sm_clock_mhz"] else None,
         )
@@ -56,6 +62,17 @@ def device_peaks() -> Mapping[str, DevicePeak]:
 def device_peak(name: str) -> DevicePeak | None:
     """The peak of a GPU by the name that its driver gives; None for devices that are not known."""
     return device_peaks().get(name)
+
+
+def sizes_of(name: str) -> tuple[str, ...]:
+    """The names under which a known GPU is sold with more or less memory, its own among them, the largest first."""
+
+    def card(one: str) -> tuple[str, float, float]:
+        return one.replace("-", " ").split()[1], known[one].flops, known[one].link_bandwidth
+
+    known = device_peaks()
+    alike = [one for one in known if card(one) == card(name)]
+    return tuple(sorted(alike, key=lambda one: -known[one].memory_bytes))
 
 
 def known_peak(name: str) -> DevicePeak:

@@ -119,6 +119,26 @@ def test_a_gpu_without_known_peaks_is_searched_as_far_as_it_was_measured() -> No
     assert "was not measured of this work, and the peaks of NVIDIA L40S are not known" in result.stderr
 
 
+def test_another_gpu_has_the_memory_of_its_own_in_what_is_found_and_in_the_command_that_decides() -> None:
+    arguments = (
+        "--from",
+        "h200",
+        "--gpu",
+        "H100",
+        "--model",
+        "qwen2.5-7b",
+        "--batch-size",
+        128,
+        "--devices",
+        "gpu:8x2",
+    )
+    (group,) = found(*arguments).groups
+    assert all(max(one.memory_bytes.values()) < 79.2 * 2**30 for one in group.predictions.placements)
+    output = invoke(*arguments).output
+    assert "its memory is taken to be the data sheet's, 79 GiB." in " ".join(output.split())
+    assert "--devices gpu:8x2@79GiB" in output
+
+
 def test_a_run_of_this_host_is_searched_from_the_placement_that_is_named() -> None:
     SyntheticRun(rounds=2, workload=WORKLOAD, pace=lambda *_: 1.0).write(Path("runs/20260101T000000Z-a"))
     content = found("--from", "latest", "--now", "split")
@@ -155,7 +175,14 @@ def test_the_placement_that_there_is_has_a_row_once_wherever_it_ranks(now: str) 
     [
         ((), "name what to predict from: --from RUN, or --gpu"),
         (("--from", REFERENCE / "ppo-7b", "--now", "spilt"), "--now 'spilt': unknown placement 'spilt'"),
-        (("--from", REFERENCE / "ppo-7b", "--devices", "gpu:1@141GiB"), "no placement can be on 1 × NVIDIA H200"),
+        (
+            ("--from", REFERENCE / "ppo-7b", "--devices", "gpu:1@141GiB"),
+            "no placement can be on 1 × NVIDIA H200 with 141 GiB: none",
+        ),
+        (
+            ("--from", "h200", "--gpu", "H100", "--model", "qwen2.5-7b", "--devices", "gpu:8"),
+            "no placement can be on 8 × NVIDIA H100 80GB HBM3 with 79 GiB: none",
+        ),
         (("--from", REFERENCE / "ppo-7b", "--max-staleness", "99"), "--max-staleness"),
         (("--gpu", "L40S"), "its peaks are not known; choose one of NVIDIA A100"),
         (("--from", REFERENCE / "ppo-7b", "--model", "nowhere"), "unknown model 'nowhere'"),
