@@ -176,6 +176,27 @@ def test_the_command_that_decides_has_the_job_and_devices(arguments: tuple[str, 
 
 
 @pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ((), []),
+        (("steps=20", "trace_kernels=false"), ["--steps", "20", "--set", "trace_kernels=false"]),
+        (("warmup_steps=5",), ["--warmup-steps", "5"]),
+        (("steps=2", "warmup_steps=1"), ["--steps", "2", "--warmup-steps", "1"]),
+    ],
+)
+@pytest.mark.parametrize("gpu", ["H100", "H200"])
+def test_the_command_that_decides_has_a_runs_steps_and_not_those_of_what_was_measured(
+    gpu: str, settings: tuple[str, ...], steps: list[str]
+) -> None:
+    options = [word for setting in settings for word in ("--set", setting)]
+    devices = ("--model", "qwen2.5-7b", "--devices", "gpu:8@141GiB")
+    words = deciding(invoke("--gpu", gpu, *devices, "--placements", "standard,split", *options).output)
+    at = [place for place, word in enumerate(words) if word in ("--steps", "--warmup-steps") or "trace" in word]
+    found = [word for place in at for word in words[place - ("trace" in words[place]) :][:2]]
+    assert found == steps
+
+
+@pytest.mark.parametrize(
     "settings",
     [
         (),
