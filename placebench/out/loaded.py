@@ -27,7 +27,7 @@ from placebench.predict.step import StepModel
 from placebench.record.folder import RunFolder
 from placebench.record.run_file import read_run_file
 from placebench.report.calibrations import load_calibration
-from placebench.report.comparison_table import comparison_rows
+from placebench.report.comparison_table import comparison_rows, note_on
 from placebench.report.deciding import DecidingRun
 from placebench.report.kept import kept_summary, read_summary
 from placebench.report.placement_schema import QuantitySummary
@@ -257,17 +257,17 @@ def _grids(summary: Summary) -> Iterator[Grid]:
         yield single_grid(first)
     for other in others:
         header = ("", first.name, other.name, "ratio", "95 % interval", "verdict")
-        rows = (
-            (row.label, row.first, row.other, row.ratio, row.interval, row.verdict)
-            for row in comparison_rows(first, other)
-        )
-        yield Grid(f"{other.name} against {first.name}", header, tuple(rows))
+        rows = comparison_rows(first, other)
+        cells = ((row.label, row.first, row.other, row.ratio, row.interval, row.marked_verdict) for row in rows)
+        notes = filter(None, [note_on(rows)])
+        yield Grid(f"{other.name} against {first.name}", header, tuple(cells), tuple(notes))
 
 
 def _html(grid: Grid) -> str:
     cells = [[visible(cell) for cell in row] for row in grid.rows]
     table = pd.DataFrame(cells, columns=[visible(name) for name in grid.header])
-    return f"<h4>{escape(visible(grid.title))}</h4>{table.to_html(index=False, border=0)}"
+    notes = "".join(f"<p>{escape(note)}</p>" for note in grid.notes)
+    return f"<h4>{escape(visible(grid.title))}</h4>{table.to_html(index=False, border=0)}{notes}"
 
 
 def _row(quantity: QuantitySummary) -> dict[str, Any]:
