@@ -39,7 +39,7 @@ from placebench.report.tables import Grid, single_grid
 from placebench.spec.legible import shown, visible
 from placebench.spec.nested import merge, nest
 from placebench.spec.placement import Placement
-from placebench.spec.words import read_placement, split_words
+from placebench.spec.words import given_twice, read_placement, split_words
 
 _NUMBER = ("key", "label", "unit", "value", "low", "high", "n")
 _RATIO = ("ratio", "ratio_low", "ratio_high", "p_value")
@@ -303,5 +303,6 @@ def _possible(words: Sequence[str], model: StepModel) -> list[Placement]:
                 reasons.add([f"{word} does not fit into the memory of these devices"])
         if placement:
             placements.append(placement)
+    reasons.add(given_twice((one.name for one in placements), ",".join(words), "placements"))
     reasons.raise_any()
     return placements

@@ -306,6 +306,10 @@ def test_replicas_are_predicted_with_whole_models() -> None:
         (("--from", "h200", "--batch-size", "9" * 20), "--batch-size: must be less than or equal to 10000000"),
         (("--from", "h200", "--price", "x"), "'x' is not a number"),
         (("--from", "h200", "--placements", ""), "--placements '' has an empty entry"),
+        (
+            ("--from", "h200", "--placements", "standard,split,standard"),
+            "placement 'standard' is given twice in --placements 'standard,split,standard': name each once",
+        ),
         (("--from", "h200", "--devices", ""), "devices '': write cpu:N or gpu:N"),
         (("--from", "rtx.json", "--gpu", "H100"), "is of NVIDIA RTX 6000, whose peaks are not known, so that nothing"),
         (("--from", "rtx.json", "--batch-size", "48"), "the peaks of NVIDIA RTX 6000 are not known: name a run"),

@@ -135,6 +135,8 @@ def test_the_run_predicts_its_own_placements_and_others(path: Path) -> None:
     assert other["cost_per_million_tokens"].item() > 0
     with pytest.raises(UsageError, match="splt"):
         run.predict(["standard", "splt"])
+    with pytest.raises(UsageError, match=r"^placement 'split' is given twice in placements 'split,standard,split': "):
+        run.predict(["split", "standard,split"])
     with pytest.raises(UsageError, match="workload"):
         run.predict("standard", workload={"batch.sise": 128})
     with pytest.raises(UsageError, match=r"^devices 'tpu:1': write cpu:N"):
