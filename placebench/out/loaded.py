@@ -219,7 +219,8 @@ class RunComparison:
         Columns: `placement`; `key` and `label`, what it is; `unit`, `1` for a share; `value`, mean of the launches, and
         `low` and `high`, its interval; `n`, launches that have it; `ratio` over the first placement's, `ratio_low` and
         `ratio_high`, its interval; `p_value`, corrected for how many are looked at; `verdict`, one of `faster`,
-        `slower`, `more`, `less`, `same` and `undecided`, as far as they have a meaning. What is missing is NaN or None.
+        `slower`, `higher`, `lower`, `same` and `undecided`, as far as they have a meaning. What is missing is NaN or
+        None.
         """
         placements = self.summary.placements
         rows = [{"placement": one.name, **_row(quantity)} for one in placements for quantity in one.quantities]

@@ -1,6 +1,7 @@
 """`placebench.load`: tables, verdicts, figures and predictions of a run in Python."""
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ from showing import write_report
 from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
 import placebench
+from placebench.compare.statistics.verdicts import Verdict
 from placebench.errors import UsageError
+from placebench.out.loaded import RunComparison
 from placebench.record.folder import Status
 from placebench.telemetry.samples import QUANTITIES
 
@@ -100,6 +103,12 @@ def test_the_comparison_is_that_of_the_report(path: Path) -> None:
     kept = placebench.load(path).compare()  # from summary.json, which is newer than the files
     pd.testing.assert_frame_equal(kept.table, found.table)
     assert kept.summary == found.summary
+
+
+def test_the_words_of_verdicts_are_documented() -> None:
+    documented = re.search(r"`verdict`, one of (.*?), as far", RunComparison.table.__doc__ or "", re.DOTALL)
+    assert documented
+    assert set(re.findall(r"`(\w+)`", documented[1])) == set(Verdict)
 
 
 def test_figures_are_matplotlibs_and_not_of_pyplot(path: Path) -> None:
