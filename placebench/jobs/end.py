@@ -1,7 +1,9 @@
 """How a launch ended, by the exception that ended it: its kind, whose worker it was about, and one line."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 
 from placebench.errors import JobExit, NodeLostError, PlacementTimeoutError, UsageError, fault_of
 from placebench.record.end_file import AllocatorState, EndFile
@@ -16,6 +18,11 @@ _EXCEPTION = re.compile(
     r"(?:[\w.]+\.)?(?P<name>\w*(?:Error|Exception|Exit|Interrupt|Timeout))\b(?:\([\w.]+\))?: (?P<text>.+)"
 )
 _OF_A_LAUNCHER = "CalledProcessError"
+# Of an exception in C++ that nobody caught, below the line with its class.
+_ABORTED = re.compile(r"\s*what\(\):\s+(?P<text>.+)")
+# NCCL says in the third line behind the exception which error of CUDA it met.
+_LINES = 4
+_OF_A_LOG = re.compile(r"\b(?:DEBUG|INFO|WARNING)\b")
 
 
 def end_by(error: BaseException) -> EndFile:
@@ -55,11 +62,39 @@ def end_by_words(text: str, otherwise: str) -> EndFile:
         text: the last lines.
         otherwise: what to say where they name no exception.
     """
-    found = [match for match in (_EXCEPTION.search(line.strip()) for line in text.splitlines()) if match]
-    # A launcher adds that its process failed to what that one said.
-    last = next((match for match in reversed(found) if match["name"] != _OF_A_LAUNCHER), found[-1] if found else None)
-    message = f"{last['name']}: {_unbracketed(last['text'])}" if last else otherwise
-    return EndFile(kind=kind_in(text), message=message)
+    found = [*_printed(text.splitlines())]
+    # Of several processes the last one may say no more than that another has failed, as a launcher does.
+    telling = (
+        [one for one in found if one.kind is not JobExit.FAILED]
+        or [one for one in found if one.name != _OF_A_LAUNCHER]
+        or found
+    )
+    return EndFile(kind=telling[-1].kind, message=telling[-1].message) if telling else _without_exception(otherwise)
+
+
+@dataclass(frozen=True)
+class _Printed:
+    """An exception that a job has printed."""
+
+    name: str
+    message: str
+    kind: JobExit
+
+
+def _printed(lines: Sequence[str]) -> Iterator[_Printed]:
+    """The exceptions in lines, each with those behind it that belong to its text."""
+    for place, line in enumerate(lines):
+        if aborted := _ABORTED.match(line):
+            yield _Printed("", aborted["text"], kind_in(aborted["text"]))
+        elif match := _EXCEPTION.search(line.strip()):
+            more = takewhile(lambda one: one.strip() and not _OF_A_LOG.search(one), lines[place + 1 : place + _LINES])
+            kind = kind_in("\n".join((line, *more)))
+            yield _Printed(match["name"], f"{match['name']}: {_unbracketed(match['text'])}", kind)
+
+
+def _without_exception(said: str) -> EndFile:
+    """An end of which only this is known: a program that is not Python's may say why in its last line."""
+    return EndFile(kind=JobExit.FAILED if _OF_A_LOG.search(said) else kind_in(said), message=said)
 
 
 def _unbracketed(text: str) -> str:

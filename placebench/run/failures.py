@@ -49,7 +49,7 @@ _ADVICE: Mapping[Status, str] = {
     Status.OOM: (
         "lower batch.micro_batch_tokens, set activation_checkpointing=true or sharding=shard, let engines keep less"
         " (rollout.sleep=true, a lower rollout.memory_share, a higher rollout.tensor_parallel_size, a smaller"
-        " batch.size), or give the pool more devices; figures below"
+        " batch.size), or give the pool more devices"
     ),
     Status.TIMEOUT: (
         "raise --step-timeout if a phase really takes that long; otherwise look below for what the job did last"
@@ -60,6 +60,11 @@ _ADVICE: Mapping[Status, str] = {
     ),
     Status.INTERRUPTED: "go on with placebench run --resume",
 }
+_JOB_MEMORY = (
+    "let the job's command take smaller micro-batches or shorter sequences, compute activations anew or shard its"
+    " models, let its engines keep less (in vLLM gpu_memory_utilization), or name a placement with more devices for"
+    " what ran out"
+)
 
 
 @dataclass(frozen=True)
@@ -126,11 +131,14 @@ def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> 
         written, printed = (with_labels(_read_end(path), plan.devices) for path in (trial.error, trial.log))
         left = EndFile.read(trial)
         is_of_host = end.status is Status.OOM and not _is_of_a_device(end.reason or "", left, bound)
-        advice = end.advice or (_HOST_MEMORY if is_of_host else _ADVICE[end.status])
-        parts = [f"{end.status}: {end.reason}\nwhat to do: {advice}"]
+        use: list[str] = []
         if end.status is Status.OOM and not end.advice and not is_of_host:
-            lines = (with_labels(line, plan.devices) for line in describe_use(trial, left, plan, bound))
-            parts.append("\n".join(("--- memory by device ---", *lines)))
+            use = [with_labels(line, plan.devices) for line in describe_use(trial, left, plan, bound)]
+        advice = end.advice or (_HOST_MEMORY if is_of_host else _advice(end.status, plan))
+        figures = "; figures below" if use else ""
+        parts = [f"{end.status}: {end.reason}\nwhat to do: {advice}{figures}"]
+        if use:
+            parts.append("\n".join(("--- memory by device ---", *use)))
         if end.status is Status.INTERRUPTED:
             printed, written = printed.partition(_TRACEBACK)[0].strip(), ""  # what it says of being stopped
         if written:
@@ -140,6 +148,10 @@ def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> 
             parts.append(f"--- the last lines of train.log ---\n{printed}")
         write_atomically(trial.error, "\n\n".join(parts) + "\n")
     trial.set_status(end.status)
+
+
+def _advice(status: Status, plan: Plan) -> str:
+    return _JOB_MEMORY if plan.job and status is Status.OOM else _ADVICE[status]
 
 
 def _is_of_a_device(reason: str, left: EndFile | None, bound: RunPlacement) -> bool:

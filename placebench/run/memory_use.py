@@ -21,8 +21,12 @@ def describe_use(trial: Trial, end: EndFile | None, plan: Plan, bound: RunPlacem
         plan: knows how much memory each pool was estimated to use, and what would lower it.
         bound: the launch's placement.
     """
+    memory = plan.memory  # of a job of the user's there is none
     estimates = {
-        device.id: plan.memory[bound.name, pool] for pool, devices in bound.members.items() for device in devices
+        device.id: memory[bound.name, pool]
+        for pool, devices in bound.members.items()
+        for device in devices
+        if (bound.name, pool) in memory
     }
     samples = (row for row in read_jsonl(trial.device_samples) if row["kind"] == "sample")
     in_use = _known(samples, "memory_bytes")
@@ -30,7 +34,7 @@ def describe_use(trial: Trial, end: EndFile | None, plan: Plan, bound: RunPlacem
     # What finished phases have seen.
     spans = list(read_jsonl(trial.spans))
     allocated, reserved = (_highest(_known(spans, f"memory_{what}_bytes")) for what in ("peak", "reserved"))
-    for device in dict.fromkeys((*estimates, *last)):
+    for device in dict.fromkeys((*estimates, *last, *allocated)):
         parts: list[str] = []
         if device in last:
             parts.append(

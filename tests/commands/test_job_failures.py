@@ -42,6 +42,32 @@ def test_a_job_that_fails_ends_in_one_line() -> None:
     )
 
 
+def test_a_job_out_of_memory_ends_its_launches_and_goes_on_when_resumed() -> None:
+    fails = "raise type('OutOfMemoryError', (RuntimeError,), {})('CUDA out of memory. Tried to allocate 20 GiB')"
+    write(Path(), "fails.py", fails)
+    content = """
+job: command
+command: sh -c 'if test -e room; then python plain.py 0.01 {args}; else python fails.py; fi'
+placements: {plain: {}, other: {}}
+steps: 3
+warmup_steps: 1
+"""
+    write(Path(), "job.yaml", content.replace("python ", f"{sys.executable} "))
+    result = invoke("run", *BASE, "--rounds", "2", "--job", "job.yaml")
+    assert result.exit_code == 3, result.output
+    assert "4 of 4 launches failed, the first with: oom, OutOfMemoryError: CUDA out of memory" in result.stderr
+    (run,) = Path("runs").iterdir()
+    trials = [*(run / "trials").iterdir()]
+    assert [(trial / "status").read_text().strip() for trial in trials] == ["oom"] * 4
+    for trial in trials:
+        advice = (trial / "error.txt").read_text().splitlines()[1]
+        assert advice.startswith("what to do: let the job's command take smaller micro-batches")
+        assert "figures below" not in advice  # without samples there are none
+    Path("room").touch()
+    resumed = invoke("run", "--resume", str(run))
+    assert (resumed.exit_code, "4 of 4 launches done" in resumed.stdout) == (0, True), resumed.output
+
+
 def test_a_job_that_says_nothing_is_given_up() -> None:
     write(Path(), "plain.py", "import time; time.sleep(300)")
     result = invoke(

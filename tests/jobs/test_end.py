@@ -116,3 +116,48 @@ def test_what_a_launcher_says_of_its_process_is_told_only_where_that_one_said_no
     assert end_by_words(launcher, "nothing").message == "ValueError: no data"
     alone = end_by_words(launcher.splitlines()[1], "nothing").message
     assert alone == "CalledProcessError: Command 'python' returned non-zero exit status 1."
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "message"),
+    [
+        (
+            "INFO lower gpu_memory_utilization if you run out of memory\nValueError: port 51216 is in use",
+            JobExit.FAILED,
+            "ValueError: port 51216 is in use",
+        ),
+        (
+            "ValueError: no data\nINFO lower gpu_memory_utilization if you run out of memory",
+            JobExit.FAILED,
+            "ValueError: no data",
+        ),
+        (
+            "(Worker pid=7) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+            "RuntimeError: Engine core initialization failed",
+            JobExit.OOM,
+            "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        ),
+        (
+            "torch.distributed.DistBackendError: NCCL error in: a.cpp:1, unhandled cuda error\n"
+            "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'",
+            JobExit.OOM,
+            "ncclUnhandledCudaError: Call to CUDA function failed.",
+        ),
+        (
+            "terminate called after throwing an instance of 'c10::OutOfMemoryError'\n"
+            "  what():  HIP out of memory. Tried to allocate 2.00 GiB\n  frame #0: <unknown>",
+            JobExit.OOM,
+            "HIP out of memory. Tried to allocate 2.00 GiB",
+        ),
+    ],
+)
+def test_memory_ran_out_where_an_exception_says_so(said: str, kind: JobExit, message: str) -> None:
+    assert end_by_words(said, "nothing") == EndFile(kind=kind, message=message)
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [("sh: fork: Cannot allocate memory", JobExit.OOM), ("INFO if you run out of memory", JobExit.FAILED)],
+)
+def test_a_job_that_names_no_exception_is_known_by_its_last_line(last: str, kind: JobExit) -> None:
+    assert end_by_words(last, f"it ended: {last}") == EndFile(kind=kind, message=f"it ended: {last}")

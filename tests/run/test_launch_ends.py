@@ -12,11 +12,14 @@ import pytest
 from launching import assert_nothing_left, count_silence, pass_time, plan, run, statuses
 
 from placebench.errors import JobExit, LaunchError
+from placebench.jobs.launching import Job
+from placebench.jobs.spec import JobSpec
 from placebench.record.folder import TRACING, RunFolder, Status, Trial
 from placebench.run import launch as launches
 from placebench.run.failures import LaunchEnd, write_end
 from placebench.sessions.ray_cluster.discovery import Cluster
 from placebench.spec.bound import bind
+from placebench.spec.devices import with_labels
 
 
 @pytest.fixture(autouse=True)
@@ -142,6 +145,25 @@ def test_what_to_do_about_memory_fits_whose_it_was(tmp_path: Path, message: str,
     lines = trial.error.read_text().splitlines()
     assert lines[1].startswith(f"what to do: {advice}")
     assert ("--- memory by device ---" in lines) == ("CUDA" in message)
+
+
+@pytest.mark.parametrize("whose", ["CUDA", "HIP", "NCCL"])
+def test_a_job_of_the_user_s_out_of_memory_has_the_figures_that_there_are(tmp_path: Path, whose: str) -> None:
+    trial = Trial(tmp_path)
+    a_plan = plan(tmp_path / "runs")
+    devices = tuple(replace(device, kind="gpu") for device in a_plan.devices)
+    bound = bind(a_plan.placements[0].placement, devices)
+    sample = {"kind": "sample", "device": devices[0].id, "memory_bytes": 900 << 20}
+    trial.device_samples.write_text(json.dumps(sample) + "\n")
+    job = replace(a_plan, work=Job(JobSpec(command=("true",))), devices=devices, placements=(bound,))
+    write_end(trial, LaunchEnd(Status.OOM, f"RuntimeError: {whose} error: out of memory"), job, bound)
+    lines = trial.error.read_text().splitlines()
+    assert "batch.micro_batch_tokens" not in lines[1]
+    assert lines[1].endswith("; figures below")
+    assert lines[3:] == [
+        "--- memory by device ---",
+        f"{with_labels(devices[0].id, devices)}: in use 900 MiB at the last sample, 900 MiB at most",
+    ]
 
 
 def test_a_launch_out_of_memory_says_who_held_it_and_what_would_help(tmp_path: Path) -> None:
