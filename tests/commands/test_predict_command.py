@@ -84,6 +84,27 @@ def test_a_run_whose_launches_differ_by_more_than_its_placements_tells_no_faster
     assert not split.is_tied
 
 
+def test_placements_that_were_both_run_are_told_apart_as_their_launches_tell_them() -> None:
+    words = ("--from", REFERENCE / "ppo-7b", "--placements", "standard,split")
+    _, split = predicted(*words).placements
+    assert (split.is_tied, round(split.ratio, 2)) == (False, 1.08)
+    assert (split.ratio_low or 0) > 1.04
+    said = invoke(*words).output
+    # Nobody traced its kernels; by what is known of the model they are what generation waits for.
+    assert "waits for the host " not in said
+    assert split.host_bound_share is None
+    assert "(same run, generation does not wait for the host)" in " ".join(said.split())
+
+
+def test_of_another_gpu_every_phase_is_scaled() -> None:
+    words = ("--from", REFERENCE / "ppo-7b-traced", "--placements", "standard,split")
+    own, other = (predicted(*words, *more).placements for more in ((), ("--gpu", "B200")))
+    assert {one.prediction_class for one in other} == {"other host"}
+    for placement, faster in zip(own, other, strict=True):
+        assert 1.5 < placement.step_s / faster.step_s < 2.5
+    assert other[0].step_s == pytest.approx(other[1].step_s, rel=0.2)
+
+
 def test_a_shared_run_of_gpus_tells_of_other_sizes_models_and_nodes() -> None:
     run = REFERENCE / "ppo-7b"
     (same,) = predicted("--from", run, "--placements", "split").placements
