@@ -197,6 +197,27 @@ def test_the_command_that_decides_has_the_job_and_devices(arguments: tuple[str, 
 
 
 @pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ((), []),
+        (("steps=20", "trace_kernels=false"), ["--steps", "20", "--set", "trace_kernels=false"]),
+        (("warmup_steps=5",), ["--warmup-steps", "5"]),
+        (("steps=2", "warmup_steps=1"), ["--steps", "2", "--warmup-steps", "1"]),
+    ],
+)
+@pytest.mark.parametrize("gpu", ["H100", "H200"])
+def test_the_command_that_decides_has_a_runs_steps_and_not_those_of_what_was_measured(
+    gpu: str, settings: tuple[str, ...], steps: list[str]
+) -> None:
+    options = [word for setting in settings for word in ("--set", setting)]
+    devices = ("--model", "qwen2.5-7b", "--devices", "gpu:8@141GiB")
+    words = deciding(invoke("--gpu", gpu, *devices, "--placements", "standard,split", *options).output)
+    at = [place for place, word in enumerate(words) if word in ("--steps", "--warmup-steps") or "trace" in word]
+    found = [word for place in at for word in words[place - ("trace" in words[place]) :][:2]]
+    assert found == steps
+
+
+@pytest.mark.parametrize(
     "settings",
     [
         (),
@@ -306,6 +327,10 @@ def test_replicas_are_predicted_with_whole_models() -> None:
         (("--from", "h200", "--batch-size", "9" * 20), "--batch-size: must be less than or equal to 10000000"),
         (("--from", "h200", "--price", "x"), "'x' is not a number"),
         (("--from", "h200", "--placements", ""), "--placements '' has an empty entry"),
+        (
+            ("--from", "h200", "--placements", "standard,split,standard"),
+            "placement 'standard' is given twice in --placements 'standard,split,standard': name each once",
+        ),
         (("--from", "h200", "--devices", ""), "devices '': write cpu:N or gpu:N"),
         (("--from", "rtx.json", "--gpu", "H100"), "is of NVIDIA RTX 6000, whose peaks are not known, so that nothing"),
         (("--from", "rtx.json", "--batch-size", "48"), "the peaks of NVIDIA RTX 6000 are not known: name a run"),
