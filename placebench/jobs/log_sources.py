@@ -4,6 +4,7 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
+from placebench.errors import UsageError
 from placebench.jobs.log_files import found_files
 from placebench.logs.follow import GrowingLog
 from placebench.logs.read import Log
@@ -28,11 +29,13 @@ class LogSource:
 
     Attributes:
         ended: when each step had, by its number in the log; seconds of the monotonic clock.
+        error: why it cannot be read on; None while it can.
     """
 
     def __init__(self, growing: GrowingLog) -> None:
         self.growing = growing
         self.ended: dict[int, float] = {}
+        self.error: UsageError | None = None
         self._begun: dict[int, float] = {}
         self._lines = 0
         self._changed = 0.0
@@ -45,7 +48,11 @@ class LogSource:
             now: on the monotonic clock.
             is_all: whether nobody writes any longer.
         """
-        log: Log | None = self.growing.log
+        try:
+            log: Log | None = self.growing.log
+        except UsageError as error:
+            self.error = error
+            return
         if log is None or (log.table.lines == self._lines and not is_all):
             return
         self._lines, self._changed = log.table.lines, now
@@ -59,6 +66,12 @@ class LogSource:
                 self.ended.setdefault(step, now)
         elif last is None or is_all or len(steps) > _MOST_AHEAD:
             self.ended |= self._begun
+
+    @property
+    def is_of_anything(self) -> bool:
+        """Whether its format may be that of any text that a job prints, and not of its steps."""
+        log = self.growing.log
+        return log is not None and log.format.dialect is None
 
     def whole(self, now: float) -> int:
         """How many of the steps are whole: all but the last, where it may have more lines to come."""
@@ -98,33 +111,40 @@ class LogSources:
                     log_format=self._job.log_format if is_told else None,
                     poll_s=_POLL_S,
                     before=self._job.logs_before.get(str(path)),
+                    is_printed=path == self._printed,
                 )
                 self._sources[path] = LogSource(self._open.enter_context(growing))
 
     def look(self, now: float) -> None:
-        """Note which steps have come; the lock is held.
-
-        Raises:
-            UsageError: a log cannot be read on.
-        """
+        """Note which steps have come; the lock is held."""
         for source in self._sources.values():
             source.look(now)
 
     def finish(self, now: float) -> None:
-        """Read what is left, when nobody writes any longer.
-
-        Raises:
-            UsageError: a log cannot be read on.
-        """
+        """Read what is left, when nobody writes any longer."""
         for source in self._sources.values():
             source.growing.finish()
             source.look(now, is_all=True)
+
+    def refuse_errors(self, chosen: LogSource | None, *, elsewhere: bool) -> None:
+        """See that the logs can be read on.
+
+        Args:
+            chosen: the one that steps are taken from; None while that is not known.
+            elsewhere: whether steps may stand elsewhere than in what the job prints, which need be no log then.
+
+        Raises:
+            UsageError: they cannot.
+        """
+        for path, source in self._sources.items():
+            if source.error and (source is chosen or path != self._printed or not elsewhere):
+                raise source.error
 
     def choose(self, now: float, *, ends: bool) -> LogSource | None:
         """The log that steps are taken from: a file that was named, or what the job prints if that says more."""
         files = [source for path, source in self._sources.items() if path != self._printed and source.ended]
         printed = self._sources.get(self._printed)
-        if files or printed is None or not printed.ended:
+        if files or printed is None or printed.error or not printed.ended:
             return files[0] if files else None
-        waits = self._job.log_files and not ends and now - min(printed.ended.values()) < PATIENCE_S
-        return None if waits else printed
+        is_early = printed.is_of_anything or now - min(printed.ended.values()) < PATIENCE_S
+        return None if self._job.log_files and is_early and not ends else printed

@@ -100,6 +100,9 @@ class StepReader:
         with self._lock:
             self._sources.look(now)
             self._choose_source(now, ends=False)
+            attached = self._attached
+            has_spans = attached.counts_steps or (self._may_lack_log and attached.step(1) is not None)
+            self._sources.refuse_errors(self._chosen, elsewhere=has_spans or bool(self._job.log_files))
             whole = self._chosen.whole(now) if self._chosen else 0
             return self._found(self._known_by_now(whole, now))
 
@@ -108,15 +111,22 @@ class StepReader:
         return self._attached.since(self._last_end)
 
     def finish(self) -> Found:
-        """The steps that are left, whole or not; and `log.json`."""
+        """The steps that are left, whole or not; and `log.json`.
+
+        Raises:
+            UsageError: a log cannot be read to its end.
+        """
         self._sources.find()
         self._attached.read(all_files=True)
         self._sources.finish(time.monotonic())
         self._choose_source(time.monotonic(), ends=True)
-        if self._chosen or self._attached.counts_steps or not self._job.until_end:
-            found = self._found(self._lines(len(self._chosen.ended) if self._chosen else 0, self._attached.steps), True)
+        is_known = self._chosen is not None or self._attached.counts_steps
+        windows = self._attached.all_time() if self._job.until_end and not is_known else []
+        self._sources.refuse_errors(self._chosen, elsewhere=is_known or bool(windows))
+        if windows:
+            found = self._of_spans(windows)
         else:
-            found = self._of_spans(self._attached.all_time())
+            found = self._found(self._lines(len(self._chosen.ended) if self._chosen else 0, self._attached.steps), True)
         if self._chosen:
             self._write_record(self._run(self._chosen))
         elif self._written or found.steps:  # also where all of them were known before

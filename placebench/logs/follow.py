@@ -35,6 +35,7 @@ class GrowingLog:
         keep: which metrics to keep, by name; None keeps all.
         poll_s: how often the file is looked at while it has nothing new, seconds.
         before: what of it is not read, as it was there before; None reads all. What is put in its place is read.
+        is_printed: whether it is what a job prints, with whatever else it prints.
 
     Raises:
         UsageError: the file cannot be read, or cannot grow: it is packed, or a folder.
@@ -49,9 +50,11 @@ class GrowingLog:
         keep: Callable[[str], bool] | None = None,
         poll_s: float = POLL_S,
         before: FileState | None = None,
+        is_printed: bool = False,
     ) -> None:
         self.path = path
         self._lock, self._keep, self._poll_s, self._before = lock, keep, poll_s, before
+        self._is_printed = is_printed
         self._wanted = None if log_format is None else format_named(log_format)
         self._error: PlacebenchError | None = None
         self._log: Log | None = None
@@ -123,7 +126,7 @@ class GrowingLog:
                     self._log.table.begin_anew()
                 else:
                     self._log = Log(self.path, found, StepTable(self._keep))
-                fill_table(self.path, found, blocks, self._log.table)
+                fill_table(self.path, found, blocks, self._log.table, is_printed=self._is_printed)
 
     def _blocks(self) -> Generator[bytes, None, None]:
         """Whole lines as they come, or bytes of a binary log."""

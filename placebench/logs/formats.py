@@ -107,3 +107,5 @@ class LogFormat:
     last_metric: str | None = None
     """The metric of the last of a step's lines, where several processes print some of it, each when it is done with its
     part; None where what there is of a step comes at once."""
+    read_printed: Callable[[Iterator[bytes], StepTable], None] | None = None
+    """Reads it from what a job prints, where other text stands between its lines; None where `read` passes over it."""

@@ -21,18 +21,22 @@ def jsonl_log(name: str, title: str, field: str, dialect: Dialect) -> LogFormat:
         # The plain search first: it passes over the text before a log's first step many times faster.
         return b'"step"' in block and start.search(block) is not None
 
-    return LogFormat(name, title, begins, partial(read_objects, field=field), dialect)
+    read = partial(read_objects, field=field)
+    return LogFormat(name, title, begins, read, dialect, read_printed=partial(read, among_text=True))
 
 
-def read_objects(blocks: Iterator[bytes], table: StepTable, field: str | None = None) -> None:
+def read_objects(
+    blocks: Iterator[bytes], table: StepTable, field: str | None = None, *, among_text: bool = False
+) -> None:
     """Read the objects that have a step, with the metrics under `field`; null is a missing number, NaN.
 
-    A damaged last line is what a killed writer leaves and is dropped.
+    A damaged last line is what a killed writer leaves and is dropped. Among text, so is any line that is no object.
 
     Args:
         blocks: blocks of whole lines.
         table: takes the steps.
         field: name of the object that holds the metrics; None where they stand beside the step.
+        among_text: whether a job has printed the objects, and whatever else between them.
 
     Raises:
         DamagedLogError: a line that is not the last is not JSON, or one is too long to be a step.
@@ -42,16 +46,19 @@ def read_objects(blocks: Iterator[bytes], table: StepTable, field: str | None = 
     for block in blocks:
         for line in block.split(b"\n"):
             number += 1
-            if not line.strip():
+            if not line.strip() or (among_text and not line.lstrip().startswith(b"{")):
                 continue
-            if damaged:
+            if damaged and not among_text:
                 raise DamagedLogError(f"line {damaged} is not JSON")
-            if len(line) > MAX_LINE_BYTES:
+            if len(line) > MAX_LINE_BYTES and not among_text:
                 raise DamagedLogError(f"line {number} is longer than {format_bytes(MAX_LINE_BYTES)}, as no step is")
             try:
                 content = json.loads(line)
             except (ValueError, RecursionError):
-                damaged = number
+                if not among_text:
+                    damaged = number
+                elif b'"step"' in line:
+                    table.damage(number)
             else:
                 _add_step(content, table, field)
         number -= 1

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from placebench.logs.console import BARE_NUMBER, StepClock, console_log, found_lines
 from placebench.logs.formats import Dialect, LogFormat, Trap
@@ -88,5 +89,10 @@ PRIME_RL = console_log(
     "prime-rl", PRIME_RL_DIALECT, read_console, begins=BEGINS, sign=b" | ", closed=False, last_metric=STEP_TIME
 )
 FLAT_JSONL = LogFormat(
-    "jsonl", "JSONL with a step and metrics side by side (prime-rl's metrics.jsonl)", is_flat_step, read_objects, None
+    "jsonl",
+    "JSONL with a step and metrics side by side (prime-rl's metrics.jsonl)",
+    is_flat_step,
+    read_objects,
+    dialect=None,
+    read_printed=partial(read_objects, among_text=True),
 )

@@ -145,7 +145,9 @@ def recognize(blocks: Iterator[bytes], wanted: LogFormat | None) -> tuple[LogFor
     return None, blocks
 
 
-def fill_table(path: Path, found: LogFormat, blocks: Iterator[bytes], table: StepTable) -> None:
+def fill_table(
+    path: Path, found: LogFormat, blocks: Iterator[bytes], table: StepTable, *, is_printed: bool = False
+) -> None:
     """Put the steps of a log's blocks into a table.
 
     Args:
@@ -153,12 +155,14 @@ def fill_table(path: Path, found: LogFormat, blocks: Iterator[bytes], table: Ste
         found: its format.
         blocks: its content, as `whole_lines` gives it.
         table: what to fill; per step and metric the last value printed wins.
+        is_printed: whether it is what a job prints, with whatever else it prints.
 
     Raises:
         UsageError: the log breaks its format's rules, or holds the steps of two runs in turn; with the line.
     """
     try:
-        found.read(blocks, table)
+        read = (is_printed and found.read_printed) or found.read
+        read(blocks, table)
     except DamagedLogError as error:
         raise UsageError(f"{path}: {found.title}: {error}") from None
 

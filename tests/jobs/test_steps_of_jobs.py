@@ -197,6 +197,46 @@ for step in range(1, 4):
     assert [(row["launch"], row["timing_s/step"]) for row in rows(trial)] == [(2, 0.5)] * 3
 
 
+# Steps, and what is no step of training between them: a sampled response, and the settings as they are printed.
+AMONG_TEXT = """
+import json, sys, time
+for step in range(1, 4):
+    print(json.dumps({"step": step, "timing_s/step": 0.5}))
+    print(json.dumps({"lr": 1e-6}, indent=1), "of course", "{'loss': 0.1}", "", sep="\\n")
+    for path in sys.argv[1:]:
+        print('{"step": 1, "action": "click"}', '{"step": 2, "acti', "{}", sep="\\n", flush=True)
+        with open(path, "a") as log:
+            log.write(json.dumps({"step": step, "data": {"timing_s/step": 0.25}}) + "\\n")
+        time.sleep(0.1)  # both are looked at meanwhile
+"""
+
+
+@pytest.mark.parametrize(("arguments", "format_"), [([], "jsonl"), (["{folder}/metrics.jsonl"], "verl-jsonl")])
+def test_text_among_json_in_what_a_job_prints_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], format_: str
+) -> None:
+    monkeypatch.setattr(log_sources, "PATIENCE_S", 0.0)
+    trial = prepare(tmp_path, *python(tmp_path, AMONG_TEXT, *arguments), log={"files": arguments})
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert [row["timing_s/step"] for row in rows(trial)] == [0.25 if arguments else 0.5] * 3
+    assert LogRecord.read(trial).format == format_
+
+
+@pytest.mark.parametrize("files", [["{folder}/metrics.jsonl"], []])
+def test_what_is_printed_need_be_no_log_where_a_file_has_the_steps(tmp_path: Path, files: list[str]) -> None:
+    text = """
+import json, sys
+print('{"log_history": []}', flush=True)
+for step in range(1, 4):
+    with open(sys.argv[1], "a") as log:
+        log.write(json.dumps({"step": step, "data": {"timing_s/step": 0.25}}) + "\\n")
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text, "{folder}/metrics.jsonl"), log={"files": files})
+    assert (bridge.main(str(trial.path)) == JobExit.DONE) is bool(files)
+    assert [row["timing_s/step"] for row in rows(trial)] == [0.25] * 3 * bool(files)
+    assert files or "is written anew as a whole" in read_end(trial)["message"]
+
+
 def test_phases_are_on_the_devices_whose_processes_write_their_spans(tmp_path: Path) -> None:
     command = python(tmp_path, VERL_WITH_SPANS)
     trial = prepare(tmp_path, *command, job="verl", word="split:1+1", log={"files": [], "format": "verl"}, quiet=False)
