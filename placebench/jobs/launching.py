@@ -11,6 +11,7 @@ from placebench.errors import Reasons, UsageError
 from placebench.host.network import free_ports
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings, Training
 from placebench.jobs.adapters.command import COMMAND
+from placebench.jobs.arguments import lost_arguments
 from placebench.jobs.attach.environment import PASSED_ON, attached
 from placebench.jobs.command_lines import with_args, with_launcher_args
 from placebench.jobs.places import RENDEZVOUS, places_of, ray_node
@@ -332,13 +333,12 @@ class Job:
         given, spec = self.given, self.spec
         for name, words in (("command", spec.command), ("before", spec.before), ("after", spec.after)):
             yield from missing_program(name, words, spec.cwd, self._path)
-        takes_args = any("{args}" in word for word in spec.command)
-        gives = self.adapter is not COMMAND or any(placement.args for placement in spec.placements.values())
-        if gives and not takes_args and (script := given.unread_arguments):
-            yield (
-                f'command: {script} takes no arguments, and those of --job {spec.job} would be lost: put "$@" behind'
-                " its program's own, or write {args} where they belong"
-            )
+        own = [name for name in spec.placements if self._is_own(name)]
+        is_unchanged = spec.until_end and not spec.quiet and own == [*spec.placements]
+        gives = self.adapter is not COMMAND and not is_unchanged
+        gives = gives or any(placement.args for placement in spec.placements.values())
+        if gives and (reason := lost_arguments(given, spec.job)):
+            yield f"command: {reason}"
         if spec.ray_use == "none" and any("{ray_address}" in text for text in (*spec.command, *spec.env.values())):
             yield "ray: the job has none, and {ray_address} stands in it: write ray: own, or HOST:PORT"
         if self._wants_head and not is_program("ray", spec.cwd, self._path):

@@ -24,9 +24,10 @@ _SETTING = re.compile(
     r"[\"']?(?P<value>[^\s\\\"';|&]+)"
 )
 _FLAG = re.compile(r"(?<![\w.+$-])--([A-Za-z_][\w.-]*)")
-_HANDS_ON = re.compile(r"\$(?:[@*]|\{[@*]\}|\{@[:#%/])")
-_SHELLS = ("bash", "sh", "zsh", "dash")
-_OF_PYTHON = ("python", "python3", "torchrun", "accelerate", "deepspeed")
+SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+"""Programs that run scripts of a shell."""
+PYTHON_PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed")
+"""Python and launchers of its ranks, behind which stand a script of Python's and its arguments."""
 # Options of these, behind which stands a module, a program or code.
 _NO_SCRIPT = ("-m", "--module", "-c", "--no-python", "--no_python")
 
@@ -44,7 +45,7 @@ class Given:
     def _texts(self) -> Mapping[str, str]:
         """What its scripts say and it itself, without comments; not its configuration files."""
         texts = {name: text for name, text in self.scripts.items() if Path(name).suffix not in _CONFIGS}
-        return {name: "\n".join(_code(text)) for name, text in {**texts, "": " ".join(self.command)}.items()}
+        return {name: "\n".join(code_lines(text)) for name, text in {**texts, "": " ".join(self.command)}.items()}
 
     @cached_property
     def settings(self) -> Mapping[str, str]:
@@ -89,28 +90,19 @@ class Given:
         values = (self.settings.get(key, "") for key in keys)
         return next((int(value) for value in values if re.fullmatch("[0-9]{1,18}", value)), None)
 
-    @cached_property
-    def unread_arguments(self) -> str | None:
-        """The shell script that takes no arguments, so that those given to it are lost; None where there is none."""
-        if Path(self.command[0]).name not in _SHELLS:
-            return None
-        script = next((word for word in self.command[1:] if not word.startswith("-")), None)
-        text = self.scripts.get(script or "")
-        return script if text is not None and not _HANDS_ON.search(text) else None
-
     @property
     def dangers(self) -> Iterator[str]:
         """Lines that end processes of others, each with where it stands."""
         for name, text in (*self.scripts.items(), ("the command", " ".join(self.command))):
             for number, line in enumerate(text.splitlines(), start=1):
-                code = next(_code(line), "")
+                code = next(code_lines(line), "")
                 if match := _ENDS_OTHERS.search(code):
                     where = f"{name}, line {number}" if name in self.scripts else name
                     yield f"{where}: {' '.join(match['what'].split())!r} in {code.strip()[:100]!r}"
 
 
-def _code(text: str) -> Iterator[str]:
-    """Lines without comments."""
+def code_lines(text: str) -> Iterator[str]:
+    """Lines of a script without comments."""
     return (line.partition(" #")[0] for line in text.splitlines() if not line.lstrip().startswith("#"))
 
 
@@ -159,10 +151,10 @@ def missing_script(command: Sequence[str], folder: Path, path: str) -> str | Non
         path: where a shell looks for a script that is not in the folder.
     """
     program, words = Path(command[0]).name, command[1:]
-    if program in _SHELLS and words and not words[0].startswith("-"):
+    if program in SHELLS and words and not words[0].startswith("-"):
         word = words[0]
         is_on_path = shutil.which(word, os.F_OK, path) is not None
-    elif program in _OF_PYTHON:
+    elif program in PYTHON_PROGRAMS:
         own = takewhile(lambda word: word not in _NO_SCRIPT, words)
         word, is_on_path = next((word for word in own if word.endswith(".py") and "=" not in word), ""), False
     else:

@@ -348,9 +348,6 @@ python -m verl.trainer.main_ppo \\
     assert found.settings["model_name_or_path"] == "Qwen/Qwen2.5-7B"
     assert "data.max_length" not in found.settings
     assert found.number("nothing", "actor_rollout_ref.rollout.n") == 4
-    assert found.unread_arguments is None
-    assert Given(("bash", "-x", "run.sh"), {"run.sh": "python train.py\n"}).unread_arguments == "run.sh"
-    assert Given(("python", "run.py"), {"run.py": "print(1)\n"}).unread_arguments is None
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=lambda adapter: adapter.name)
