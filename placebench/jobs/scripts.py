@@ -93,12 +93,22 @@ class Given:
     @property
     def dangers(self) -> Iterator[str]:
         """Lines that end processes of others, each with where it stands."""
-        for name, text in (*self.scripts.items(), ("the command", " ".join(self.command))):
-            for number, line in enumerate(text.splitlines(), start=1):
-                code = next(code_lines(line), "")
-                if match := _ENDS_OTHERS.search(code):
-                    where = f"{name}, line {number}" if name in self.scripts else name
-                    yield f"{where}: {' '.join(match['what'].split())!r} in {code.strip()[:100]!r}"
+        for where, code in self._numbered(lambda name: True):
+            if match := _ENDS_OTHERS.search(code):
+                yield f"{where}: {' '.join(match['what'].split())!r} in {code.strip()[:100]!r}"
+
+    @property
+    def shell_lines(self) -> Iterator[tuple[str, str]]:
+        """Where each line of shell scripts and command stands, and the line without comments."""
+        return self._numbered(lambda name: Path(name).suffix not in (".py", *_CONFIGS))
+
+    def _numbered(self, is_asked: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+        for name, text in self.scripts.items():
+            if is_asked(name):
+                for number, line in enumerate(text.splitlines(), start=1):
+                    yield f"{name}, line {number}", next(code_lines(line), "")
+        for line in code_lines(" ".join(self.command)):
+            yield "the command", line
 
 
 def code_lines(text: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ from fake_jobs import write
 from told_settings import job, launch, reasons, settings
 
 from placebench.jobs.registry import ADAPTERS
+from placebench.jobs.usable import unusable
 from placebench.logs.registry import DIALECTS, format_named
 from placebench.spec.shapes import PRESETS
 
@@ -235,7 +236,7 @@ def test_hydra_is_given_paths_in_quotes(name: str) -> None:
 @pytest.mark.parametrize("name", ON_GPUS)
 def test_a_script_that_takes_no_arguments_is_refused(tmp_path: Path, name: str) -> None:
     write(tmp_path, "run.sh", f"{EXAMPLES[name]}\n")
-    (reason,) = job(name, "bash run.sh", tmp_path, quiet=False).unusable
+    (reason,) = unusable(job(name, "bash run.sh", tmp_path, quiet=False))
     assert reason.startswith(f"command: run.sh takes no arguments, and those of --job {name} would be lost")
 
 
