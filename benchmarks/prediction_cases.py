@@ -122,7 +122,7 @@ def _result(
         case.name,
         str(case.workload["model"]),
         target.file.device,
-        step.is_host_bound,
+        bool(step.is_host_bound),
         step.seconds,
         case.step_s,
         case.launches,

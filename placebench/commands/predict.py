@@ -86,9 +86,9 @@ def predict(
 def _placements(words: str | None, asked: AskedPrediction) -> "list[tuple[str, Placement]]":
     """The placements that are asked for behind their words, each of which must be possible; else the calibration's."""
     from placebench.plan.catalogue import look_up
-    from placebench.spec.words import read_placement, split_words
+    from placebench.spec.words import given_twice, read_placement, split_words
 
-    reasons, placements = Reasons(), []
+    reasons, placements, read = Reasons(), [], list[str]()
     names = [case.name for file in asked.calibrations for case in file.cases]
     asked_words = tuple(dict.fromkeys([*names, "standard", "split"])) if words is None else split_words(words)
     if "" in asked_words:
@@ -102,10 +102,13 @@ def _placements(words: str | None, asked: AskedPrediction) -> "list[tuple[str, P
             entry = look_up(word, asked.devices, asked.workload)
             of_word.add(entry.reasons)
             placement = entry.bound.placement if entry.bound else None
+        read += [placement.name] if placement else []
         if placement and not of_word.lines:
             placements.append((word, placement))
         elif words is not None:
             reasons.add(of_word.lines)
+    if words is not None:
+        reasons.add(given_twice(read, words))
     reasons.raise_any()
     if not placements:
         raise UsageError("none of the measured placements can be on these devices: name others with --placements")

@@ -183,8 +183,9 @@ def load_baseline(path: Path, placement: str | None = None) -> Baseline:
         UsageError: it has no such placement.
     """
     if path.is_dir():
-        if not RunFolder(path).run_file.is_file():
-            raise BaselineError(f"{path}: no baseline: there is no run.json in this folder")
+        if not (folder := RunFolder(path)).run_file.is_file():
+            why = ": it was shared without its raw files" if folder.lacks_raw_files else " in this folder"
+            raise BaselineError(f"{path}: no baseline: there is no run.json{why}")
         return measured_run(path, placement)
     return _chosen(_read_baseline(path), path, placement)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from placebench.errors import PlacebenchError, UsageError
 from placebench.gate.baseline import Baseline, load_baseline
-from placebench.record.folder import RunFolder, is_run
+from placebench.record.folder import RunFolder, is_run_or_report
 from placebench.record.run_file import read_run_file
 from placebench.spec.legible import shown
 from placebench.spec.reading import exists
@@ -57,7 +57,7 @@ def read_source(text: str) -> CheckedWord:
     if not exists(Path(text)):
         for end, sign in enumerate(text):
             path = Path(text[:end])
-            if sign == ":" and (is_run(path) or (exists(path) and path.is_file())):
+            if sign == ":" and (is_run_or_report(path) or (exists(path) and path.is_file())):
                 return CheckedWord(path, text[end + 1 :])
     return CheckedWord(Path(text))
 

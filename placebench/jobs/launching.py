@@ -28,7 +28,7 @@ from placebench.spec.legible import shown
 from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.presets import Nodes
 from placebench.spec.shapes import JobShapes, ModelShape, model_shape
-from placebench.spec.words import names_file, parse_placement, preset_of, split_words
+from placebench.spec.words import given_twice, names_file, parse_placement, preset_of, split_words
 
 # Variables that are lists, which the user's may already be: how the adapter's part and the user's are put together.
 _LISTS: Mapping[str, str] = {"PYTHONPATH": "{mine}:{users}", "VERL_USE_EXTERNAL_MODULES": "{users},{mine}"}
@@ -142,11 +142,7 @@ class Job:
         named = split_words(words)
         if "" in named:
             reasons.add([f"--placements {shown(words)} has an empty entry: write for example standard,split"])
-        reasons.add(
-            f"placement {shown(name)} is given twice in --placements {shown(words)}: name each once"
-            for name in named
-            if named.count(name) > 1
-        )
+        reasons.add(given_twice(filter(None, named), words))
         found = (
             reasons.attempt(partial(self.placement, name, nodes, kind)) for name in filter(None, dict.fromkeys(named))
         )

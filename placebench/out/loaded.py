@@ -27,7 +27,7 @@ from placebench.predict.step import StepModel
 from placebench.record.folder import RunFolder
 from placebench.record.run_file import read_run_file
 from placebench.report.calibrations import load_calibration
-from placebench.report.comparison_table import comparison_rows
+from placebench.report.comparison_table import comparison_rows, note_on
 from placebench.report.deciding import DecidingRun
 from placebench.report.kept import kept_summary, read_summary
 from placebench.report.placement_schema import QuantitySummary
@@ -39,7 +39,7 @@ from placebench.report.tables import Grid, single_grid
 from placebench.spec.legible import shown, visible
 from placebench.spec.nested import merge, nest
 from placebench.spec.placement import Placement
-from placebench.spec.words import read_placement, split_words
+from placebench.spec.words import given_twice, read_placement, split_words
 
 _NUMBER = ("key", "label", "unit", "value", "low", "high", "n")
 _RATIO = ("ratio", "ratio_low", "ratio_high", "p_value")
@@ -219,7 +219,8 @@ class RunComparison:
         Columns: `placement`; `key` and `label`, what it is; `unit`, `1` for a share; `value`, mean of the launches, and
         `low` and `high`, its interval; `n`, launches that have it; `ratio` over the first placement's, `ratio_low` and
         `ratio_high`, its interval; `p_value`, corrected for how many are looked at; `verdict`, one of `faster`,
-        `slower`, `more`, `less`, `same` and `undecided`, as far as they have a meaning. What is missing is NaN or None.
+        `slower`, `higher`, `lower`, `same` and `undecided`, as far as they have a meaning. What is missing is NaN or
+        None.
         """
         placements = self.summary.placements
         rows = [{"placement": one.name, **_row(quantity)} for one in placements for quantity in one.quantities]
@@ -257,17 +258,17 @@ def _grids(summary: Summary) -> Iterator[Grid]:
         yield single_grid(first)
     for other in others:
         header = ("", first.name, other.name, "ratio", "95 % interval", "verdict")
-        rows = (
-            (row.label, row.first, row.other, row.ratio, row.interval, row.verdict)
-            for row in comparison_rows(first, other)
-        )
-        yield Grid(f"{other.name} against {first.name}", header, tuple(rows))
+        rows = comparison_rows(first, other)
+        cells = ((row.label, row.first, row.other, row.ratio, row.interval, row.marked_verdict) for row in rows)
+        notes = filter(None, [note_on(rows)])
+        yield Grid(f"{other.name} against {first.name}", header, tuple(cells), tuple(notes))
 
 
 def _html(grid: Grid) -> str:
     cells = [[visible(cell) for cell in row] for row in grid.rows]
     table = pd.DataFrame(cells, columns=[visible(name) for name in grid.header])
-    return f"<h4>{escape(visible(grid.title))}</h4>{table.to_html(index=False, border=0)}"
+    notes = "".join(f"<p>{escape(note)}</p>" for note in grid.notes)
+    return f"<h4>{escape(visible(grid.title))}</h4>{table.to_html(index=False, border=0)}{notes}"
 
 
 def _row(quantity: QuantitySummary) -> dict[str, Any]:
@@ -303,5 +304,6 @@ def _possible(words: Sequence[str], model: StepModel) -> list[Placement]:
                 reasons.add([f"{word} does not fit into the memory of these devices"])
         if placement:
             placements.append(placement)
+    reasons.add(given_twice((one.name for one in placements), ",".join(words), "placements"))
     reasons.raise_any()
     return placements

@@ -20,6 +20,8 @@ from placebench.spec.workload_reading import build_workload
 
 # Of a device, another memory than this much of the calibrated ones' tells of another kind of device.
 _ALIKE = 0.15
+# How a launch goes on with its work: what was measured tells nothing of how another is to.
+_OF_LAUNCH = ("steps", "warmup_steps", "trace_kernels")
 
 
 @contextmanager
@@ -102,7 +104,7 @@ def asked_devices(
 def asked_workload(
     files: Sequence[CalibrationFile], asked: Mapping[str, Any], origin: Callable[[str], str]
 ) -> Workload | None:
-    """The job: that of the first calibration, with what is asked for laid over it."""
+    """The job: that of the first calibration, with what is asked for laid over it; its steps are those of any run."""
     base = next((case.workload for file in files for case in file.cases if case.workload), None)
     if base is None:
         if asked:
@@ -112,6 +114,7 @@ def asked_workload(
             )
         _refuse_unplaced(files)
         return None
+    base = {key: value for key, value in base.items() if key not in _OF_LAUNCH}
     if (size := following_mini_batch(files, asked)) is not None:
         asked = merge(asked, {"batch": {"mini_batch_size": size}})
     if asked.get("model"):

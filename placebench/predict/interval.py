@@ -3,7 +3,8 @@
 Steps are taken as log-normal about what is predicted. Their spread has two parts: launches of one placement differ, and
 predictions of a class err. The second is the spread of held-out cases, which the predictor had not seen: rows of a
 kept table. Two placements predicted from the same measurements err alike, so that the interval of their ratio rests on
-differences of the errors of cases that were predicted together, and is narrower.
+differences of the errors of cases that were predicted together, and is narrower. That of two that were both run rests
+on their launches alone.
 
 Where the launches that a prediction is made of vary more than that, no interval is narrower than what they showed
 (`LaunchNoise`): held-out cases were measured on quiet hosts.
@@ -94,6 +95,8 @@ class ClassError:
     """Root mean square of the logarithms; NaN without cases."""
     ratio_spread: float
     """The same of differences between cases that were predicted together."""
+    is_host_bound: bool | None = None
+    """Whether these are the cases where the host holds generation up, or those where it does not; None for all."""
 
 
 @dataclass(frozen=True)
@@ -132,15 +135,18 @@ def held_out_cases() -> tuple[HeldOut, ...]:
     )
 
 
-def class_error(kind: PredictionClass, *, is_host_bound: bool, cases: Iterable[HeldOut] | None = None) -> ClassError:
+def class_error(
+    kind: PredictionClass, *, is_host_bound: bool | None, cases: Iterable[HeldOut] | None = None
+) -> ClassError:
     """How predictions of a class have erred, where the host holds generation up and where it does not apart.
 
-    Without enough cases of the one kind, all of the class count; without these, those of the class before it.
+    Without enough cases of the one kind, or where it is not known which it is, all of the class count.
     """
     known = tuple(held_out_cases() if cases is None else cases)
     of_class = [one for one in known if one.kind is kind]
-    alike = [one for one in of_class if one.is_host_bound is is_host_bound]
-    chosen = alike if len(alike) >= LEAST_CASES else of_class
+    alike = [one for one in of_class if is_host_bound is not None and one.is_host_bound == is_host_bound]
+    is_apart = len(alike) >= LEAST_CASES
+    chosen = alike if is_apart else of_class
     errors = [one.error for one in chosen]
     relative = [abs(one.predicted_s / one.measured_s - 1) for one in chosen]
     differences = [
@@ -153,6 +159,7 @@ def class_error(kind: PredictionClass, *, is_host_bound: bool, cases: Iterable[H
         max(relative, default=nan),
         _rms(errors),
         _rms(differences),
+        is_host_bound if is_apart else None,
     )
 
 
@@ -185,6 +192,20 @@ def ratio_interval(ratio: float, found: ClassError, *noises: LaunchNoise | None)
     if found.n < LEAST_CASES or found.ratio_spread != found.ratio_spread:
         return None
     return _about(ratio, max(_reach(found.ratio_spread, found.n), _noise_reach(*noises)))
+
+
+def run_ratio_interval(ratio: float, first: LaunchNoise, other: LaunchNoise) -> Interval:
+    """Where the ratio of two steps is expected to be whose placements were both run.
+
+    Nothing but their launches tells how far it is off; what these showed is in it.
+
+    Args:
+        ratio: as predicted, of the second step over the first one.
+        first: of the launches of the first placement, with `round_steps`.
+        other: of those of the second.
+    """
+    shown = fmean(other.round_steps.values()) / fmean(first.round_steps.values())
+    return _about(ratio, max(_noise_reach(first, other), abs(log(shown / ratio))))
 
 
 def _noise_reach(*noises: LaunchNoise | None) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
@@ -43,14 +44,14 @@ class Basis(StrEnum):
 
 @dataclass(frozen=True)
 class PhaseSeconds:
-    """What a phase takes, in seconds."""
+    """What a phase takes, in seconds; the first three are NaN where neither a trace nor a model tells them."""
 
     kernels: float
     """With a kernel running that computes."""
     exposed: float
     """With collectives alone."""
     host: float
-    """With nothing on the devices; of a phase of which no kernels are known, all that does not shrink with them."""
+    """With nothing on the devices."""
     total: float
     """From its first device's start to its last one's end."""
     basis: Basis
@@ -178,6 +179,16 @@ class PhaseModel:
             found.kernels, found.exposed, found.host, found.total, Basis.SCALED if same else Basis.MODELLED
         )
 
+    def host_share(self, phase_name: str, devices: int, *, tensor_parallel: int = 1) -> float:
+        """Share of a phase with nothing on the devices: as traced, else by its parts; NaN where nothing tells them."""
+        found = self.seconds(phase_name, devices, tensor_parallel=tensor_parallel)
+        host, total = found.host, found.total
+        if isnan(host) and (parts := self._parts(phase_name, devices, tensor_parallel)) is not None:
+            is_same = any(one.is_same for one in self._measured(phase_name))
+            modelled = split(parts, self._scaled(phase_name, of_same=is_same))
+            host, total = modelled.host, modelled.total
+        return float(host / total) if total else 0.0
+
     def _scaled(self, name: str, *, of_same: bool) -> Array:
         """The factors of a phase's parts: by the same work alone where some was measured, else by all like phases."""
         function, shape = self._is_function(name), phase_shape(PHASE[name], self.shapes) if self.shapes else None
@@ -229,7 +240,7 @@ class PhaseModel:
             peak = device_peak(file.device) if file.kind == "gpu" else cpu_peak(file.device_cores)
             for case in file.cases:
                 # A benchmark's time is no launch's, though the work was the same.
-                is_same = self.is_same(case) and case.step_s is not None
+                is_same = self.is_same(case) and case.step_s is not None and self._is_of_device(file)
                 workload = _workload_of(case)
                 for phase in case.phases:
                     if phase.name in PHASE and tells_devices(case, phase):
@@ -240,8 +251,13 @@ class PhaseModel:
                         )
         return found
 
+    def _is_of_device(self, file: CalibrationFile) -> bool:
+        """Whether devices like those that are asked about were measured."""
+        cores = len(self.device.cores)
+        return file.device == self.device.name and (self.is_gpu or not file.device_cores or file.device_cores == cores)
+
     def is_same(self, case: MeasuredCase) -> bool:
-        """Whether a case is of the work that is asked about."""
+        """Whether a case is of the work that is asked about, on whatever devices."""
         workload = _workload_of(case)
         if workload is None or self.workload is None:
             return workload is None and self.workload is None
@@ -302,8 +318,10 @@ def _mean(phases: Sequence[MeasuredPhase]) -> PhaseSeconds:
     """The mean of what was measured; kernels and collectives of those that were traced."""
     total = float(np.mean([one.seconds for one in phases]))
     traced = [one for one in phases if one.kernel_s is not None]
-    kernels = float(np.mean([one.kernel_s or 0.0 for one in traced])) if traced else 0.0
-    exposed = float(np.mean([one.collective_s or 0.0 for one in traced])) if traced else 0.0
+    if not traced:
+        return PhaseSeconds(nan, nan, nan, total, Basis.MEASURED)
+    kernels = float(np.mean([one.kernel_s or 0.0 for one in traced]))
+    exposed = float(np.mean([one.collective_s or 0.0 for one in traced]))
     return PhaseSeconds(
         min(kernels, total), min(exposed, total), max(0.0, total - kernels - exposed), total, Basis.MEASURED
     )
@@ -325,5 +343,5 @@ def _amdahl(times: Sequence[tuple[int, float]], devices: int) -> PhaseSeconds:
 
         counts = np.array(list(means), dtype=np.float64)
         (fixed, divided), _ = nnls(np.column_stack([np.ones_like(counts), 1 / counts]), list(means.values()))
-    shrinking = divided / devices if devices else 0.0
-    return PhaseSeconds(shrinking, 0.0, fixed, fixed + shrinking, Basis.SCALED)
+    total = float(fixed + (divided / devices if devices else 0.0))
+    return PhaseSeconds(nan, nan, nan, total, Basis.SCALED)

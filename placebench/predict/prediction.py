@@ -14,6 +14,7 @@ from placebench.predict.interval import (
     PredictionClass,
     class_error,
     ratio_interval,
+    run_ratio_interval,
     step_interval,
 )
 from placebench.predict.phases import Basis
@@ -50,6 +51,13 @@ class Prediction:
     """Of a device for an hour; None where nobody gave it."""
 
     @property
+    def is_measured(self) -> bool:
+        """Whether each of its phases was measured, so that nothing is computed but how they follow each other."""
+        return self.kind is PredictionClass.SAME_RUN and all(
+            one.basis is Basis.MEASURED for one in self.step.phases.values()
+        )
+
+    @property
     def placement(self) -> Placement:
         """The placement."""
         return self.step.placement
@@ -70,7 +78,7 @@ class Prediction:
     def says_nothing(self) -> bool:
         """Whether it hangs on a host of which nothing was measured."""
         elsewhere = self.kind in (PredictionClass.OTHER_HOST, PredictionClass.MORE_NODES)
-        return elsewhere and self.step.is_host_bound and self.step.phases[GEN].basis is Basis.MODELLED
+        return elsewhere and bool(self.step.is_host_bound) and self.step.phases[GEN].basis is Basis.MODELLED
 
 
 @dataclass(frozen=True)
@@ -93,8 +101,12 @@ class Predictions:
     def interval_over_fastest(self, one: Prediction) -> Interval | None:
         """Where the ratio of a step over the fastest one is expected to be; None where too few cases tell."""
         best = self.fastest
-        error = _wider(best.error, one.error)
-        return ratio_interval(one.step.seconds / best.step.seconds, error, best.noise, one.noise)
+        ratio = one.step.seconds / best.step.seconds
+        if all(each.is_measured and each.noise and each.noise.round_steps for each in (best, one)):
+            assert best.noise is not None
+            assert one.noise is not None
+            return run_ratio_interval(ratio, best.noise, one.noise)
+        return ratio_interval(ratio, _wider(best.error, one.error), best.noise, one.noise)
 
 
 def predict(
@@ -115,13 +127,12 @@ def predict(
     found = []
     for placement in placements:
         step, kind = model.step(placement), class_of(model, placement, elsewhere=elsewhere)
-        error, whole = class_error(kind, is_host_bound=step.is_host_bound), None
+        error = class_error(kind, is_host_bound=step.is_host_bound)
         noise = launch_noise(model, placement) if kind is PredictionClass.SAME_RUN else None
-        if kind is PredictionClass.SAME_RUN and all(one.basis is Basis.MEASURED for one in step.phases.values()):
-            whole = ClassError(kind, LEAST_CASES, 0.0, 0.0, 0.0, 0.0)
-        interval = step_interval(step.seconds, whole or error, spread, launches, noise)
         memory = model.memory(placement) if model.phases.workload and model.phases.shapes else {}
-        found.append(Prediction(step, kind, error, interval, memory, noise, _tokens(model, placement), price))
+        one = Prediction(step, kind, error, None, memory, noise, _tokens(model, placement), price)
+        errs = ClassError(kind, LEAST_CASES, 0.0, 0.0, 0.0, 0.0) if one.is_measured else error
+        found.append(replace(one, interval=step_interval(step.seconds, errs, spread, launches, noise)))
     return Predictions(tuple(found))
 
 

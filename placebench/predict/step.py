@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isnan, nan
 from statistics import fmean
 
 from placebench.predict.memory.engine import EngineMemory
@@ -45,6 +46,8 @@ class PredictedStep:
     """In order of their start."""
     gaps: float
     """Of `seconds`, when no phase on the critical path runs; spans are without them."""
+    expected_host_share: float
+    """Share of generation in which no kernel is expected to run; NaN where nothing tells."""
 
     @property
     def waits(self) -> Mapping[str, float]:
@@ -57,14 +60,17 @@ class PredictedStep:
 
     @property
     def host_bound_share(self) -> float:
-        """Share of generation in which no kernel runs: what hangs on the host, and carries over to no other."""
+        """Share of generation in which no kernel runs: what hangs on the host, and carries over to no other.
+
+        NaN where generation was measured and its kernels were not traced.
+        """
         gen = self.phases.get(GEN)
-        return gen.host / gen.total if gen and gen.total else 0.0
+        return nan if gen and isnan(gen.host) else self.expected_host_share
 
     @property
-    def is_host_bound(self) -> bool:
-        """Whether generation waits for the host for a large part of it."""
-        return self.host_bound_share > HOST_BOUND
+    def is_host_bound(self) -> bool | None:
+        """Whether generation is expected to wait for the host for a large part of it; None where nothing tells."""
+        return None if isnan(self.expected_host_share) else self.expected_host_share > HOST_BOUND
 
     @property
     def extrapolated(self) -> tuple[str, ...]:
@@ -114,7 +120,9 @@ class StepModel:
             for name, (start, end) in times.items()
         ]
         ordered = tuple(sorted(spans, key=lambda span: (span.start, span.end)))
-        return PredictedStep(placement, seconds + gaps, found, ordered, gaps)
+        gen = pools.get(GEN)
+        host_share = model.host_share(GEN, gen.size, tensor_parallel=shared_by) if gen else 0.0
+        return PredictedStep(placement, seconds + gaps, found, ordered, gaps, host_share)
 
     def phase_seconds(self, phase: str, devices: int, tensor_parallel: int) -> float:
         """What a phase takes on a pool of so many devices, in seconds."""

@@ -214,6 +214,11 @@ def is_run(path: Path) -> bool:
         return False
 
 
+def is_run_or_report(path: Path) -> bool:
+    """Whether a path is the folder of a run, or of what is left of one."""
+    return is_run(path) or (exists(path) and RunFolder(path).lacks_raw_files)
+
+
 def run_folders(above: Path) -> list[RunFolder]:
     """The runs that lie in a folder, newest first: also what is damaged or has only its report left.
 

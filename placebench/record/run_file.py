@@ -299,8 +299,8 @@ def read_run_file(folder: RunFolder) -> RunFile:
     except FileNotFoundError:
         if folder.lacks_raw_files:
             raise UsageError(
-                f"{folder.path}: there is no run.json in it: it was shared without its raw files, and only show, report"
-                " and compare go by its summary.json"
+                f"{folder.path}: there is no run.json in it: it was shared without its raw files, and only show,"
+                " report, compare, predict --from and search --from go by its summary.json"
             ) from None
         what = "there is no run.json in it" if folder.path.is_dir() else "there is no such folder"
         raise UsageError(f"{folder.path}: {what}; name the folder of a run, such as runs/<time>-<name>") from None

@@ -224,10 +224,13 @@ def _overview(summary: Summary, width: int) -> RenderableType:
 
 
 def _without(grid: Grid, heading: str | None) -> Grid:
-    """A table without a column and without its title."""
+    """A table without a column and without its title, with its notes."""
     kept = [index for index, name in enumerate(grid.header) if name != heading]
     return Grid(
-        "", tuple(grid.header[index] for index in kept), tuple(tuple(row[index] for index in kept) for row in grid.rows)
+        "",
+        tuple(grid.header[index] for index in kept),
+        tuple(tuple(row[index] for index in kept) for row in grid.rows),
+        grid.notes,
     )
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from placebench.predict.interval import LEAST_CASES, LEVEL, PredictionClass
 from placebench.predict.phases import Basis
 from placebench.predict.prediction import Prediction, Predictions
+from placebench.predict.step import HOST_BOUND
 from placebench.record.folder import write_output
 from placebench.report.deciding import DecidingRun, print_command
 from placebench.report.tables import Grid
@@ -22,6 +23,8 @@ from placebench.spec.text import MISSING, Scale, change, half_width, listing, pe
 
 # Phases below this share of every step have no row.
 _SMALL = 0.005
+# Of which held-out cases an error is.
+_WAITING = {True: ", generation waits for the host", False: ", generation does not wait for the host", None: ""}
 
 
 def _null_if_missing(value: Any) -> Any:
@@ -42,9 +45,9 @@ class PredictedPhase(PredictionModel):
 
     name: str
     total_s: float
-    kernels_s: float = Field(description="a kernel that computes is running")
-    exposed_s: float = Field(description="collectives alone are running")
-    host_s: float = Field(description="nothing is running, or what does not shrink with devices, where none was traced")
+    kernels_s: Number = Field(description="a kernel that computes is running; null where none was traced")
+    exposed_s: Number = Field(description="collectives alone are running; likewise")
+    host_s: Number = Field(description="nothing is running; likewise")
     basis: Basis = Field(description="what it rests on")
     start_s: Number = Field(description="from the start of the step")
     end_s: Number
@@ -65,10 +68,14 @@ class PredictedPlacement(PredictionModel):
     is_tied: bool = Field(description="whether it cannot be told from the fastest")
     cannot_say: str | None = Field(description="the command that would decide it; null where the step can be predicted")
     prediction_class: PredictionClass
-    held_out_cases: int = Field(description="of this class")
+    held_out_cases: int = Field(
+        description="of this class, where generation waits for the host or does not as here if these are enough"
+    )
     mean_error: Number = Field(description="of these cases, mean of the absolute errors, a fraction")
     worst_error: Number
-    host_bound_share: float = Field(description="share of generation in which no kernel runs")
+    host_bound_share: Number = Field(
+        description="share of generation in which no kernel runs; null where its kernels were not traced"
+    )
     extrapolated: tuple[str, ...] = Field(description="phases of which this work was not measured")
     phases: tuple[PredictedPhase, ...]
     gaps_s: float
@@ -239,21 +246,21 @@ def _share(one: Prediction, name: str) -> float:
 
 def about_trust(found: Predictions, *, has_phases: bool = False) -> Iterator[str]:
     """The class of each prediction, its held-out cases, and what hangs on the host."""
-    for kind in dict.fromkeys(one.kind for one in found.placements):
-        alike = [one for one in found.placements if one.kind is kind]
-        names = "" if len(alike) == len(found.placements) else f" ({listing(one.placement.name for one in alike)})"
-        error = max((one.error for one in alike), key=lambda one: one.n)
+    for error in dict.fromkeys(one.error for one in found.placements):
+        alike = [one for one in found.placements if one.error == error]
+        names = "" if len(alike) == len(found.placements) else f": {listing(one.placement.name for one in alike)}"
+        kind = f"{error.kind}{_WAITING[error.is_host_bound]}{names}"
         if error.n < LEAST_CASES:
             known = f"{plural(error.n, 'case')} of this kind {'was' if error.n == 1 else 'were'} compared with a run"
-            yield f"How far to trust this ({kind}{names}): unknown, as only {known}."
+            yield f"How far to trust this ({kind}): unknown, as only {known}."
         else:
             yield (
-                f"How far to trust this ({kind}{names}): {error.n} predictions of this kind, compared with runs, were"
+                f"How far to trust this ({kind}): {error.n} predictions of this kind, compared with runs, were"
                 f" off by {percent(error.mean)} on average and {percent(error.worst)} at most."
             )
     if has_phases and any(one.step.extrapolated for one in found.placements):
         yield "* Not measured: scaled from other work by its operations and bytes."
-    waiting = [one for one in found.placements if one.step.is_host_bound]
+    waiting = [one for one in found.placements if one.step.host_bound_share > HOST_BOUND]
     if waiting:
         shares = sorted(one.step.host_bound_share for one in waiting)
         share = "–".join(dict.fromkeys((f"{100 * shares[0]:.0f}", f"{100 * shares[-1]:.0f}"))) + " %"

@@ -128,7 +128,12 @@ def _models(summary: Summary) -> JobShapes | None:
 
 
 def _phases(summary: Summary, placement: PlacementSummary) -> Iterator[MeasuredPhase]:
-    whole = {one.phase: one.on_path_s + one.off_path_s for one in placement.critical_path if one.kind == "phase"}
+    # A table of several placements has rows of zeros for what one of them does not do.
+    whole = {
+        one.phase: seconds
+        for one in placement.critical_path
+        if one.kind == "phase" and (seconds := one.on_path_s + one.off_path_s)
+    }
     traced = {one.phase: one for one in placement.kernels}
     shared_by = _engine_size(summary, placement)
     for name in (name for name in PHASE_ORDER if name in whole):

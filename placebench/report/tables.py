@@ -7,7 +7,7 @@ from typing import Any
 
 from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
 from placebench.compare.read.host_facts import host_facts
-from placebench.report.comparison_table import ratio_cells, text_of
+from placebench.report.comparison_table import marked_verdict, note_on, ratio_cells, text_of
 from placebench.report.placement_schema import (
     PlacementSummary,
     QuantitySummary,
@@ -41,9 +41,11 @@ def overview_grid(summary: Summary) -> Grid:
     numbers = [one for placement in summary.placements for one in placement.quantities]
     steps = scale_of("s", *(one for one in numbers if one.key == STEP_TIME.key))
     rows = [_overview_cells(placement, steps) for placement in (first, *others)]
+    ratios = [one.ratio for one in numbers if one.key == STEP_TIME.key and one.ratio]
     # Short, for the terminal's 80 columns.
     header = ("placement", "devices", "step", "ratio", "95 %", "verdict", "tokens/s/device")
-    return Grid("All placements", *_without_empty_columns(header, rows if len(others) > 1 else ()))
+    notes = filter(None, [note_on(ratios, "placements")])
+    return Grid("All placements", *_without_empty_columns(header, rows if len(others) > 1 else ()), tuple(notes))
 
 
 def _overview_cells(placement: PlacementSummary, steps: Scale) -> tuple[str, ...]:
@@ -55,7 +57,7 @@ def _overview_cells(placement: PlacementSummary, steps: Scale) -> tuple[str, ...
         str(sum(map(len, placement.pools.values())) or MISSING),
         steps.text(step.value) if step else MISSING,
         *ratio_cells(ratio),
-        ratio.verdict.value if ratio else MISSING,
+        marked_verdict(ratio) if ratio else MISSING,
         text_of(tokens) if tokens else MISSING,
     )
 

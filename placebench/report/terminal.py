@@ -159,7 +159,7 @@ def against_table(
         label = Padding(Text(row.label), (0, 0, 0, indent))
         table.add_row(label, row.first, row.other, row.ratio, row.interval, verdict)
     if note := note_on(rows):
-        table.caption, table.caption_justify, table.caption_style = Text(note), "left", "dim"
+        _say_below(table, note)
     return table
 
 
@@ -173,7 +173,13 @@ def grid_table(grid: Grid, texts: int, width: int) -> Table:
     widths = add_columns(table, grid.header, holds, grid.rows, width)
     for row in grid.rows:
         table.add_row(*(Text(broken(cell, columns)) for cell, columns in zip(row, widths, strict=True)))
+    if grid.notes:
+        _say_below(table, "\n".join(grid.notes))
     return table
+
+
+def _say_below(table: Table, note: str) -> None:
+    table.caption, table.caption_justify, table.caption_style = Text(note), "left", "dim"
 
 
 def _table(title: str) -> Table:

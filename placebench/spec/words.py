@@ -15,7 +15,7 @@ KEY=VALUE = "overlap=" ("none" | "updates" | "all") | "staleness=" NUMBER | "inf
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -74,13 +74,21 @@ def readable_placements(
         reasons.add(of_word.lines)
         if placement:
             (others if of_word.lines else right).append(placement)
-    names = Counter(placement.name for placement in (*right, *others))
-    reasons.add(
-        f"placement {shown(name)} is given twice in --placements {shown(text)}: name each once"
-        for name, count in names.items()
-        if count > 1
-    )
+    reasons.add(given_twice((placement.name for placement in (*right, *others)), text))
     return tuple(right), tuple(others)
+
+
+def given_twice(names: Iterable[str], text: str, origin: str = "--placements") -> Iterator[str]:
+    """A line for every placement that a list has twice.
+
+    Args:
+        names: of the placements of its words.
+        text: the list.
+        origin: what to call its source.
+    """
+    for name, count in Counter(names).items():
+        if count > 1:
+            yield f"placement {shown(name)} is given twice in {origin} {shown(text)}: name each once"
 
 
 def parse_placement(word: str, nodes: Nodes | None, *, has_critic: bool = True) -> Placement:

@@ -84,6 +84,27 @@ def test_a_run_whose_launches_differ_by_more_than_its_placements_tells_no_faster
     assert not split.is_tied
 
 
+def test_placements_that_were_both_run_are_told_apart_as_their_launches_tell_them() -> None:
+    words = ("--from", REFERENCE / "ppo-7b", "--placements", "standard,split")
+    _, split = predicted(*words).placements
+    assert (split.is_tied, round(split.ratio, 2)) == (False, 1.08)
+    assert (split.ratio_low or 0) > 1.04
+    said = invoke(*words).output
+    # Nobody traced its kernels; by what is known of the model they are what generation waits for.
+    assert "waits for the host " not in said
+    assert split.host_bound_share is None
+    assert "(same run, generation does not wait for the host)" in " ".join(said.split())
+
+
+def test_of_another_gpu_every_phase_is_scaled() -> None:
+    words = ("--from", REFERENCE / "ppo-7b-traced", "--placements", "standard,split")
+    own, other = (predicted(*words, *more).placements for more in ((), ("--gpu", "B200")))
+    assert {one.prediction_class for one in other} == {"other host"}
+    for placement, faster in zip(own, other, strict=True):
+        assert 1.5 < placement.step_s / faster.step_s < 2.5
+    assert other[0].step_s == pytest.approx(other[1].step_s, rel=0.2)
+
+
 def test_a_shared_run_of_gpus_tells_of_other_sizes_models_and_nodes() -> None:
     run = REFERENCE / "ppo-7b"
     (same,) = predicted("--from", run, "--placements", "split").placements
@@ -173,6 +194,27 @@ def test_the_command_that_decides_has_the_job_and_devices(arguments: tuple[str, 
         assert part in plan.output
     for setting in ("optimizer.eps=1e-06", "algorithm.gamma=0.9"):
         assert (setting in words) == ("latest" in arguments)
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ((), []),
+        (("steps=20", "trace_kernels=false"), ["--steps", "20", "--set", "trace_kernels=false"]),
+        (("warmup_steps=5",), ["--warmup-steps", "5"]),
+        (("steps=2", "warmup_steps=1"), ["--steps", "2", "--warmup-steps", "1"]),
+    ],
+)
+@pytest.mark.parametrize("gpu", ["H100", "H200"])
+def test_the_command_that_decides_has_a_runs_steps_and_not_those_of_what_was_measured(
+    gpu: str, settings: tuple[str, ...], steps: list[str]
+) -> None:
+    options = [word for setting in settings for word in ("--set", setting)]
+    devices = ("--model", "qwen2.5-7b", "--devices", "gpu:8@141GiB")
+    words = deciding(invoke("--gpu", gpu, *devices, "--placements", "standard,split", *options).output)
+    at = [place for place, word in enumerate(words) if word in ("--steps", "--warmup-steps") or "trace" in word]
+    found = [word for place in at for word in words[place - ("trace" in words[place]) :][:2]]
+    assert found == steps
 
 
 @pytest.mark.parametrize(
@@ -285,6 +327,10 @@ def test_replicas_are_predicted_with_whole_models() -> None:
         (("--from", "h200", "--batch-size", "9" * 20), "--batch-size: must be less than or equal to 10000000"),
         (("--from", "h200", "--price", "x"), "'x' is not a number"),
         (("--from", "h200", "--placements", ""), "--placements '' has an empty entry"),
+        (
+            ("--from", "h200", "--placements", "standard,split,standard"),
+            "placement 'standard' is given twice in --placements 'standard,split,standard': name each once",
+        ),
         (("--from", "h200", "--devices", ""), "devices '': write cpu:N or gpu:N"),
         (("--from", "rtx.json", "--gpu", "H100"), "is of NVIDIA RTX 6000, whose peaks are not known, so that nothing"),
         (("--from", "rtx.json", "--batch-size", "48"), "the peaks of NVIDIA RTX 6000 are not known: name a run"),

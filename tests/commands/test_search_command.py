@@ -60,14 +60,14 @@ def test_the_text_is_that_of_the_predictions_with_who_moves_and_what_no_word_say
     shown = " ".join(result.output.split())
     assert "The fastest placements that train the same; the fastest is " in shown
     assert "on weights up to 1 update old, which changes what is trained" in shown
-    assert "How far to trust this (same run): " in shown
+    assert "How far to trust this (same run, generation waits for the host): " in shown
     assert "To decide it (write the files first, with --write DIR here; " in shown
     assert "DIR/actor" in shown
     assert "--write DIR writes the files for --placements." in shown
 
 
 def test_the_command_that_decides_names_the_files_that_were_written() -> None:
-    result = invoke("--from", REFERENCE / "ppo-1.5b-placements", "--write", "my files")
+    result = invoke("--from", REFERENCE / "ppo-1.5b-placements", "--max-staleness", 1, "--write", "my files")
     (command,) = re.findall(r"^To decide it.*?:\n  placebench (.*?[^\\])$", result.output, re.DOTALL | re.MULTILINE)
     words = shlex.split(command.replace("\\\n", ""))
     assert "write the files first" not in result.output

@@ -11,6 +11,7 @@ import pytest
 from gate_runs import invoke, run
 from hypothesis import given
 from hypothesis import strategies as st
+from pages import ROOT
 from synthetic_run import STANDARD
 
 from placebench.commands.options import parse_share
@@ -152,6 +153,18 @@ def test_the_command_passes_and_fails(tmp_path: Path) -> None:
         (["check", "run,", "--baseline", "base.json"], 2, "'run,': there is an empty entry"),
         (["check", "run", "--baseline", "nowhere.json"], 4, "nowhere.json: there is no baseline: save one with"),
         (["check", "run", "--baseline", "empty"], 4, "empty: no baseline: there is no run.json in this folder"),
+        (
+            ["check", "shared:split", "--baseline", "base.json"],
+            2,
+            "placebench: shared: there is no run.json in it: it was shared without its raw files, and only show,"
+            " report, compare, predict --from and search --from go by its summary.json",
+        ),
+        (["baseline", "save", "shared:split/overlap=none", "new.json"], 2, "placebench: shared: there is no run.json"),
+        (
+            ["check", "run", "--baseline", "shared:standard"],
+            4,
+            "placebench: shared: no baseline: there is no run.json: it was shared without its raw files",
+        ),
         (["check", "run", "--baseline", "broken.json"], 4, "not a baseline that this placebench reads: Invalid JSON"),
         (["check", "run", "--baseline", "older.json"], 4, "not a baseline that this placebench reads: schema_version"),
         (
@@ -192,6 +205,8 @@ def test_other_ends_have_their_exit_code(
     run(Path("failed"), statuses={(2, "split"): Status.OOM, (3, "split"): Status.PLANNED})
     save_baseline(run(Path("before")), Path("base.json"))
     Path("empty").mkdir()
+    Path("shared").mkdir()
+    shutil.copy(ROOT / "runs" / "reference" / "4x-h200" / "ppo-7b" / "summary.json", "shared")
     Path("broken.json").write_text("{")
     kept = Path("base.json").read_text()
     Path("older.json").write_text(json.dumps({**json.loads(kept), "schema_version": 0}))

@@ -1,6 +1,7 @@
 """`placebench.load`: tables, verdicts, figures and predictions of a run in Python."""
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ from showing import write_report
 from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
 
 import placebench
+from placebench.compare.statistics.verdicts import Verdict
 from placebench.errors import UsageError
+from placebench.out.loaded import RunComparison
 from placebench.record.folder import Status
 from placebench.telemetry.samples import QUANTITIES
 
@@ -102,6 +105,12 @@ def test_the_comparison_is_that_of_the_report(path: Path) -> None:
     assert kept.summary == found.summary
 
 
+def test_the_words_of_verdicts_are_documented() -> None:
+    documented = re.search(r"`verdict`, one of (.*?), as far", RunComparison.table.__doc__ or "", re.DOTALL)
+    assert documented
+    assert set(re.findall(r"`(\w+)`", documented[1])) == set(Verdict)
+
+
 def test_figures_are_matplotlibs_and_not_of_pyplot(path: Path) -> None:
     figures = placebench.load(path).compare().figures
     assert {"timeline", "ratios", "phases", "steps"} <= set(figures)
@@ -118,6 +127,12 @@ def test_notebooks_show_the_verdict_and_no_markup_of_names(tmp_path: Path) -> No
     assert "\x1b" not in repr(run)
 
 
+def test_notebooks_mark_a_verdict_that_its_interval_denies_and_say_why() -> None:
+    page = placebench.load(SHARED.parent / "ppo-1.5b-placements")._repr_html_()
+    assert "<td>1.06–1.47</td>\n      <td>undecided*</td>" in page
+    assert "<p>* its interval alone would decide, but of 26 numbers compared at once some do by chance</p>" in page
+
+
 def test_the_run_predicts_its_own_placements_and_others(path: Path) -> None:
     run = placebench.load(path)
     own = run.predict()
@@ -129,6 +144,8 @@ def test_the_run_predicts_its_own_placements_and_others(path: Path) -> None:
     assert other["cost_per_million_tokens"].item() > 0
     with pytest.raises(UsageError, match="splt"):
         run.predict(["standard", "splt"])
+    with pytest.raises(UsageError, match=r"^placement 'split' is given twice in placements 'split,standard,split': "):
+        run.predict(["split", "standard,split"])
     with pytest.raises(UsageError, match="workload"):
         run.predict("standard", workload={"batch.sise": 128})
     with pytest.raises(UsageError, match=r"^devices 'tpu:1': write cpu:N"):

@@ -1,7 +1,9 @@
 """How far predictions are to be trusted: classes, intervals, ties."""
 
 from math import exp, isnan, log
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from placebench.predict.interval import (
     class_error,
     held_out_cases,
     ratio_interval,
+    run_ratio_interval,
     step_interval,
 )
 
@@ -90,6 +93,22 @@ def test_launches_of_the_same_rounds_are_compared_in_pairs_where_that_tells_less
         # Student's t at 95 % with one degree of freedom for two pairs, with the two of the pooled deviation else.
         reach = 6.313752 * log(1.1 / 0.9) / 2 if 1 in steps else 2.919986 * 0.05
         assert log(interval.high / 1.1) == pytest.approx(reach, rel=1e-5)
+
+
+def test_of_placements_that_were_both_run_launches_alone_tell_and_what_they_showed_is_held() -> None:
+    first, other = (LaunchNoise(0.001, 4, 3, dict.fromkeys((1, 2, 3), seconds)) for seconds in (1.0, 1.1))
+    quiet, off = run_ratio_interval(1.1, first, other), run_ratio_interval(1.2, first, other)
+    # Student's t at 95 % with four degrees of freedom.
+    assert log(quiet.high / 1.1) == pytest.approx(2.131847 * 0.001 * (2 / 3) ** 0.5, rel=1e-4)
+    assert off.low == pytest.approx(1.1)
+
+
+def test_cases_are_chosen_by_any_kind_of_truth_and_all_where_nothing_is_known() -> None:
+    cases = [*[case("a", 0.3, bound=True)] * LEAST_CASES, *[case("a", 0.01)] * LEAST_CASES]
+    truths: tuple[Any, ...] = (True, np.float64(1) > 0.5, None)
+    found = [class_error(SAME, is_host_bound=truth, cases=cases) for truth in truths]
+    assert [one.n for one in found] == [LEAST_CASES, LEAST_CASES, 2 * LEAST_CASES]
+    assert [one.is_host_bound for one in found] == [*truths]
 
 
 def test_the_kept_table_can_be_read_and_every_class_has_a_sane_error() -> None:

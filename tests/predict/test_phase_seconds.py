@@ -1,6 +1,7 @@
 """Times of phases: measured, scaled, and made of parts whose factors are found again."""
 
 from dataclasses import replace
+from math import isnan
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from placebench.predict.kernels import Roofline
 from placebench.predict.parts import FACTORS, parts_of, split
 from placebench.predict.peaks import device_peak
 from placebench.predict.phases import Basis, PhaseModel
+from placebench.predict.step import HOST_BOUND
 from placebench.predict.work import mean_response, micro_batch_count, phase_work
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase
 from placebench.spec.devices import Device
@@ -56,16 +58,49 @@ def test_kernels_shrink_with_devices_and_the_rest_does_not() -> None:
 def test_without_a_trace_two_sizes_tell_how_a_phase_scales() -> None:
     known = model(*(MeasuredPhase(name="ref", devices=n, seconds=0.1 + 1 / n) for n in (2, 4)))
     assert known.seconds("ref", 8).total == pytest.approx(0.1 + 1 / 8)
-    assert known.seconds("ref", 8).host == pytest.approx(0.1)
     assert known.has_sizes
+
+
+def test_without_a_trace_nothing_is_said_of_kernels_but_by_their_model() -> None:
+    for seconds, is_host_bound in ((1.2, False), (20.0, True)):
+        known = model(*(MeasuredPhase(name=GEN, devices=n, seconds=seconds) for n in (2, 4)))
+        for devices in (4, 8):
+            found = known.seconds(GEN, devices)
+            assert isnan(found.kernels)
+            assert isnan(found.exposed)
+            assert isnan(found.host)
+            assert (known.host_share(GEN, devices) > HOST_BOUND) == is_host_bound
+    unknown = Device("0", "gpu", 0, "node", "GPU", 80 << 30)
+    measured = calibration(MeasuredPhase(name=GEN, devices=4, seconds=2.0), device=unknown.name)
+    assert isnan(PhaseModel(WORKLOAD, SHAPES, (measured,), unknown).host_share(GEN, 4))
 
 
 def test_other_devices_are_scaled_by_their_peaks() -> None:
     measured = MeasuredPhase(name=GEN, devices=1, seconds=3.5, kernel_s=3.2)
     other = Device("0", "gpu", 0, "node", "NVIDIA H100 80GB HBM3", 80 << 30)
-    slow, fast = (model(measured, device=device).seconds(GEN, 2) for device in (other, GPU))
-    # Decoding reads memory, at 3.35 in place of 4.8 TB/s.
-    assert 1.2 < slow.kernels / fast.kernels < 4.8 / 3.35
+    for devices in (1, 2):  # also where the same work was measured on as many
+        slow, fast = (model(measured, device=device).seconds(GEN, devices) for device in (other, GPU))
+        # Decoding reads memory, at 3.35 in place of 4.8 TB/s.
+        assert 1.2 < slow.kernels / fast.kernels < 4.8 / 3.35
+        assert slow.basis is Basis.MODELLED
+
+
+def test_of_two_devices_that_were_measured_one_is_asked_about() -> None:
+    files = [
+        calibration(MeasuredPhase(name=GEN, devices=1, seconds=seconds), device=name)
+        for name, seconds in ((H200, 3.5), ("NVIDIA H100 80GB HBM3", 5.0))
+    ]
+    found = PhaseModel(WORKLOAD, SHAPES, files, GPU).seconds(GEN, 1)
+    assert (found.total, found.basis) == (3.5, Basis.MEASURED)
+
+
+def test_cpu_devices_of_other_numbers_of_cores_are_others() -> None:
+    measured = calibration(MeasuredPhase(name="ref", devices=1, seconds=2.0))
+    file = measured.model_copy(update={"kind": "cpu", "device": "CPU", "device_cores": 2})
+    for cores in (2, 4):
+        device = Device("cpu:0", "cpu", 0, "node", "CPU", 8 << 30, tuple(range(cores)))
+        found = PhaseModel(WORKLOAD, SHAPES, (file,), device).seconds("ref", 1)
+        assert (found.basis is Basis.MEASURED) == (cores == 2)
 
 
 def test_a_phase_that_nobody_measured_and_no_peak_tells_of_is_refused() -> None:
@@ -182,7 +217,7 @@ def test_more_devices_are_never_expected_to_be_slower_beyond_what_was_measured(
 ) -> None:
     phases = [MeasuredPhase(name="ref", devices=count, seconds=one) for count, one in seconds.items()]
     unknown = Device("0", "gpu", 0, "node", "GPU", 80 << 30)
-    known = model(*phases, device=unknown)
+    known = PhaseModel(WORKLOAD, SHAPES, (calibration(*phases, device=unknown.name),), unknown)
     if few <= many and not {few, many} & seconds.keys():
         assert known.seconds("ref", few).total >= known.seconds("ref", many).total * (1 - 1e-9) >= 0
 

@@ -5,16 +5,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pages import ROOT
 from rich.console import Console
 from synthetic_run import SPLIT, STANDARD, SyntheticRun
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.statistics.verdicts import Verdict
 from placebench.report.brief import print_brief
+from placebench.report.kept import read_summary
 from placebench.report.pages import html, markdown
 from placebench.report.plots import ratios
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
+from placebench.report.terminal import print_summary
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +49,24 @@ def test_a_verdict_that_its_interval_denies_says_why(summary: Summary) -> None:
     assert note in markdown(told, (), None)
     assert html(told, (), None).count("undecided*") == 2, "for wide and for narrow screens"
     assert f'<p class="soft notes">* {note}</p>' in html(told, (), None)
+
+
+def test_the_table_of_all_placements_marks_a_verdict_that_its_interval_denies() -> None:
+    summary = read_summary(ROOT / "runs" / "reference" / "4x-h200" / "ppo-1.5b-placements")
+    note = "* its interval alone would decide, but of 3 placements compared at once some do by chance"
+    out = io.StringIO()
+    print_summary(summary, Console(file=out, width=80))
+    for text in (brief(summary), out.getvalue()):
+        assert "1.25 1.06–1.47 undecided*" in " ".join(text.split())
+        assert "0.82–1.79 undecided " in " ".join(text.split())
+        assert note in " ".join(text.split())
+    assert r"| 1.25 | 1.06–1.47 | undecided\* |" in markdown(summary, (), None)
+    assert rf"\{note}" in markdown(summary, (), None)
+    assert f'<p class="soft notes">{note}</p>' in html(summary, (), None)
+    quantities = [step.model_copy(update={"ratio": None}) for step in summary.placements[1].quantities]
+    first, second, *others = summary.placements
+    unmarked = (first, second.model_copy(update={"quantities": tuple(quantities)}), *others)
+    assert "placements compared at once" not in brief(summary.model_copy(update={"placements": unmarked}))
 
 
 def test_a_run_that_was_compared_at_once_marks_its_rows(tmp_path: Path) -> None:

@@ -62,3 +62,11 @@ def test_a_shared_run_of_two_nodes_is_predicted_on_two_nodes(tmp_path: Path) -> 
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
     assert re.search(r"learners\S* +1\.1\d* s", result.stdout)
+
+
+def test_what_a_placement_does_not_do_is_not_measured_as_no_time() -> None:
+    kept = shared_calibration(Path(__file__).parents[2] / "runs" / "reference" / "4x-h200" / "ppo-1.5b-placements")
+    phases = {case.name: {phase.name for phase in case.phases} for case in kept.cases}
+    assert {"sleep", "wake_up"} <= phases["standard"]
+    assert phases["standard"] - phases["learners:2+engines:2/staleness=1"] == {"sleep", "wake_up"}
+    assert all(phase.seconds > 0 for case in kept.cases for phase in case.phases)

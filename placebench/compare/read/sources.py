@@ -6,7 +6,7 @@ from pathlib import Path
 
 from placebench.errors import UsageError
 from placebench.logs.read import launch_names
-from placebench.record.folder import RunFolder, is_run
+from placebench.record.folder import is_run_or_report
 from placebench.spec.legible import shown
 from placebench.spec.reading import exists
 
@@ -49,10 +49,10 @@ def parse_source(text: str) -> Source:
     before, equals, after = text.partition("=")
     if equals and before and after and "/" not in before and not exists(Path(text)):
         name, rest = before, after
-    if _is_run(Path(rest)):
+    if is_run_or_report(Path(rest)):
         return Source(name, run=Path(rest))
     for end, sign in enumerate(rest):
-        if sign == ":" and _is_run(Path(rest[:end])):
+        if sign == ":" and is_run_or_report(Path(rest[:end])):
             return Source(name, run=Path(rest[:end]), placement=rest[end + 1 :])
     return Source(name, launches=tuple(_files(launch) for launch in _split(rest, ",")))
 
@@ -103,8 +103,3 @@ def _split(text: str, sign: str) -> list[str]:
 
 def _files(launch: str) -> tuple[Path, ...]:
     return tuple(Path(file) for file in _split(launch, "+"))
-
-
-def _is_run(path: Path) -> bool:
-    """Whether a path is the folder of a run, or of what is left of one."""
-    return is_run(path) or (exists(path) and RunFolder(path).lacks_raw_files)
