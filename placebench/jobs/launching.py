@@ -13,6 +13,7 @@ from placebench.jobs.adapter import Adapter, AskedPlacement, Settings, Training
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attach.environment import PASSED_ON, attached
 from placebench.jobs.command_lines import with_args, with_launcher_args
+from placebench.jobs.log_files import log_patterns, states_of
 from placebench.jobs.places import RENDEZVOUS, places_of, ray_node
 from placebench.jobs.programs import in_home
 from placebench.jobs.python_path import replaced_path
@@ -263,6 +264,8 @@ class Job:
             part_env = _visible(own_devices) | {name: fill(text, known) for name, text in env.items()}
             parts.append(NodeCommand(node=node, command=tuple(fill(word, known) for word in words), env=part_env))
         names |= {"node_rank": "0", "n_local": str(len(places[first])), "devices": _indices(places[first])}
+        log_files = self.adapter.log_files if spec.log.files is None else spec.log.files
+        patterns = log_patterns(log_files, names, spec.cwd)
         return JobLaunch(
             framework=spec.job,
             command=parts[0].command,
@@ -283,9 +286,8 @@ class Job:
             after=tuple(fill(word, names) for word in spec.after),
             ray=ray,
             ray_head=ray_head,
-            log_files=tuple(
-                fill(name, names) for name in (self.adapter.log_files if spec.log.files is None else spec.log.files)
-            ),
+            log_files=patterns,
+            logs_before=states_of(patterns),
             log_format=spec.log.format or self.adapter.log_format,
             settled_flags=self.adapter.settled,
             phases=spec.phases,

@@ -5,21 +5,17 @@ and `perf/total_num_tokens`, its real tokens. When a step ended is when its line
 its steps, a step lasts from the line before. A loop of the user's own that logs none has those that it marks by spans.
 """
 
-import contextlib
-import glob
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attached import AttachedSpans, Window
+from placebench.jobs.log_sources import PATIENCE_S, SETTLED_S, LogSource, LogSources
 from placebench.jobs.nodes import Nodes
-from placebench.logs.follow import GrowingLog
-from placebench.logs.read import Log
 from placebench.logs.run import LoggedRun, run_of_logs
 from placebench.logs.timing import Kind
 from placebench.record.folder import Trial
@@ -32,26 +28,6 @@ from placebench.telemetry.spans import CONTROLLER, Span
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_POLL_S = 0.05
-# A step that may have more lines to come is whole when none has come for so long.
-_SETTLED_S = 1.0
-# Steps that are printed and not in the files where they were looked for are taken after so long, and so are spans of
-# steps of which no log says anything.
-_PATIENCE_S = 5.0
-
-
-@dataclass
-class _Source:
-    """A log under way."""
-
-    growing: GrowingLog
-    seen: dict[int, float] = field(default_factory=dict)
-    """When each step was first there, by its number in the log; seconds of the monotonic clock."""
-    lines: int = 0
-    """Step lines at the last look."""
-    changed: float = 0.0
-    """When the last of them came."""
 
 
 @dataclass(frozen=True)
@@ -101,17 +77,16 @@ class StepReader:
         self._lock = threading.Lock()
         self._clock = nodes.clock
         self._attached = AttachedSpans(trial.attached, asked.run_placement, asked.devices, job.timers, nodes)
-        self._sources: dict[Path, _Source] = {}
-        self._chosen: _Source | None = None
+        self._sources = LogSources(trial, job, self._lock)
+        self._chosen: LogSource | None = None
         self._may_lack_log = may_lack_log(job)
         self._written = 0
-        self._open = contextlib.ExitStack()
 
     def __enter__(self) -> "StepReader":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
+        self._sources.close()
 
     def read(self) -> Found:
         """The steps that have become whole since the last call, and what else has become known.
@@ -119,14 +94,13 @@ class StepReader:
         Raises:
             UsageError: a log cannot be read on.
         """
-        self._find_files()
+        self._sources.find()
         self._attached.read()
         now = time.monotonic()
         with self._lock:
-            for source in self._sources.values():
-                _look(source, now)
+            self._sources.look(now)
             self._choose_source(now, ends=False)
-            whole = len(self._chosen.seen) - (not self._is_settled(self._chosen, now)) if self._chosen else 0
+            whole = self._chosen.whole(now) if self._chosen else 0
             return self._found(self._known_by_now(whole, now))
 
     def under_way(self) -> tuple[PhaseTime, ...]:
@@ -135,14 +109,12 @@ class StepReader:
 
     def finish(self) -> Found:
         """The steps that are left, whole or not; and `log.json`."""
-        self._find_files()
+        self._sources.find()
         self._attached.read(all_files=True)
-        for source in self._sources.values():
-            source.growing.finish()
-            _look(source, time.monotonic())
+        self._sources.finish(time.monotonic())
         self._choose_source(time.monotonic(), ends=True)
         if self._chosen or self._attached.counts_steps or not self._job.until_end:
-            found = self._found(self._lines(len(self._chosen.seen) if self._chosen else 0, self._attached.steps), True)
+            found = self._found(self._lines(len(self._chosen.ended) if self._chosen else 0, self._attached.steps), True)
         else:
             found = self._of_spans(self._attached.all_time())
         if self._chosen:
@@ -151,39 +123,15 @@ class StepReader:
             self._record_spans()
         return found
 
-    def _find_files(self) -> None:
-        """Begin to read what has come into being."""
-        names = (name for pattern in self._job.log_files for name in sorted(glob.glob(pattern)))
-        for path in (*map(Path, names), self._trial.log):
-            if path not in self._sources and path.is_file():
-                is_told = path != self._trial.log or not self._job.log_files
-                growing = GrowingLog(
-                    path, self._lock, log_format=self._job.log_format if is_told else None, poll_s=_POLL_S
-                )
-                self._sources[path] = _Source(self._open.enter_context(growing))
-
     def _choose_source(self, now: float, *, ends: bool) -> None:
         """Settle what says which steps there are, unless that is known: a log, or the spans where there is none."""
         if self._chosen or (self._may_lack_log and self._attached.counts_steps):
             return
-        self._chosen = self._choose(now, ends=ends)
+        self._chosen = self._sources.choose(now, ends=ends)
         if self._chosen is None and self._may_lack_log and (first := self._attached.step(1)):
-            self._attached.counts_steps = ends or now - first.end > _PATIENCE_S
+            self._attached.counts_steps = ends or now - first.end > PATIENCE_S
 
-    def _choose(self, now: float, *, ends: bool) -> _Source | None:
-        """The log that steps are taken from: a file that was named, or what the job prints if that says more."""
-        files = [source for path, source in self._sources.items() if path != self._trial.log and source.seen]
-        printed = self._sources.get(self._trial.log)
-        if files or printed is None or not printed.seen:
-            return files[0] if files else None
-        waits = self._job.log_files and not ends and now - min(printed.seen.values()) < _PATIENCE_S
-        return None if waits else printed
-
-    def _is_settled(self, source: _Source, now: float) -> bool:
-        """Whether the last step is whole: each had one line so far, or no more has come for a while."""
-        return 1 < len(source.seen) == source.lines or now - source.changed > _SETTLED_S
-
-    def _run(self, source: _Source) -> LoggedRun:
+    def _run(self, source: LogSource) -> LoggedRun:
         log = source.growing.log
         assert log is not None
         log.table.steps_per_number = log.table.steps_per_number or 1
@@ -197,7 +145,7 @@ class StepReader:
         if not attached.counts_steps:
             return self._lines(whole, 0)
         last = attached.step(attached.steps)
-        ended = attached.steps - (last is not None and now - last.end <= _SETTLED_S)
+        ended = attached.steps - (last is not None and now - last.end <= SETTLED_S)
         known = self._lines(whole, ended)
         # A trainer logs a step as soon as it has ended; its line may be on its way.
         logged = set(attached.logged_steps)
@@ -207,7 +155,7 @@ class StepReader:
             if line.number is None
             and line.step in logged
             and (window := attached.step(line.step)) is not None
-            and now - window.end <= _PATIENCE_S
+            and now - window.end <= PATIENCE_S
         )
         return known[: next(waits, None)]
 
@@ -218,7 +166,7 @@ class StepReader:
             whole: lines that are whole, of which each is of a step unless a trainer counts its steps itself.
             ended: its steps that have ended.
         """
-        numbers = sorted(self._chosen.seen)[:whole] if self._chosen else []
+        numbers = sorted(self._chosen.ended)[:whole] if self._chosen else []
         if not self._attached.counts_steps:
             lines = [_StepInLog(step, number, 1) for step, number in enumerate(numbers, start=1)]
             return lines[self._written : self._job.steps]
@@ -243,7 +191,7 @@ class StepReader:
                 else:
                     assert self._chosen is not None
                     assert number is not None
-                    end = max(self._chosen.seen[number], self._last_end)
+                    end = max(self._chosen.ended[number], self._last_end)
                     took = work.get(number, end - self._last_end)
                     window = Window(line.step, end - took, end)
                 own: dict[str, Any] = {}
@@ -300,16 +248,6 @@ class StepReader:
                 *(LogFlag(name=LogFlag.SPANS, text=text) for text in self._attached.notes),
             ),
         ).write(self._trial)
-
-
-def _look(source: _Source, now: float) -> None:
-    """Note which steps have come."""
-    log: Log | None = source.growing.log
-    if log is None or log.table.lines == source.lines:
-        return
-    source.lines, source.changed = log.table.lines, now
-    for step in log.table.steps():
-        source.seen.setdefault(step, now)
 
 
 def _step_seconds(run: LoggedRun) -> tuple[dict[int | None, float], dict[int | None, float]]:

@@ -91,6 +91,7 @@ def console_log(
     begins: bytes,
     sign: bytes = b"",
     closed: bool = True,
+    last_metric: str | None = None,
 ) -> LogFormat:
     """The format of a framework's console log, in which a step begins where `begins` is found.
 
@@ -103,7 +104,7 @@ def console_log(
     def is_begun(block: bytes) -> bool:
         return sign in block and step.search(block) is not None
 
-    return LogFormat(name, title, is_begun, read, dialect, closed=closed)
+    return LogFormat(name, title, is_begun, read, dialect, closed=closed, last_metric=last_metric)
 
 
 def number_of(text: str) -> float | None:

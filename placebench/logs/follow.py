@@ -19,7 +19,7 @@ from placebench.logs.source import BLOCK_BYTES, GZIP_MAGIC, HEAD_BYTES, ZSTD_MAG
 from placebench.logs.table import StepTable
 from placebench.logs.tensorboard import TENSORBOARD
 from placebench.logs.trl import TRL_STATE
-from placebench.spec.reading import regular
+from placebench.spec.reading import FileState, regular
 
 # How often a file is looked at that had nothing new.
 POLL_S = 0.5
@@ -34,6 +34,7 @@ class GrowingLog:
         log_format: name of the format; None finds it by the content.
         keep: which metrics to keep, by name; None keeps all.
         poll_s: how often the file is looked at while it has nothing new, seconds.
+        before: what of it is not read, as it was there before; None reads all. What is put in its place is read.
 
     Raises:
         UsageError: the file cannot be read, or cannot grow: it is packed, or a folder.
@@ -47,13 +48,15 @@ class GrowingLog:
         log_format: str | None = None,
         keep: Callable[[str], bool] | None = None,
         poll_s: float = POLL_S,
+        before: FileState | None = None,
     ) -> None:
         self.path = path
-        self._lock, self._keep, self._poll_s = lock, keep, poll_s
+        self._lock, self._keep, self._poll_s, self._before = lock, keep, poll_s, before
         self._wanted = None if log_format is None else format_named(log_format)
         self._error: PlacebenchError | None = None
         self._log: Log | None = None
         self._stop, self._ends = threading.Event(), threading.Event()
+        self._is_over = False
         self._check()
         self._thread = threading.Thread(target=self._follow, name=f"follow {path}", daemon=True)
 
@@ -102,7 +105,7 @@ class GrowingLog:
     def _follow(self) -> None:
         """Read until the stop is set, file after file of the log's name."""
         try:
-            while not (self._stop.is_set() or self._ends.is_set()):
+            while not (self._stop.is_set() or self._is_over):
                 self._read_once()
         except PlacebenchError as error:
             self._error = error
@@ -133,28 +136,41 @@ class GrowingLog:
                 yield block
 
     def _chunks(self) -> Iterator[bytes]:
-        """What the file has, as it comes; ends at the stop, or when another file has its name."""
-        position = 0
+        """What the file has, as it comes; ends at the stop, or when another file has its name.
+
+        Where nobody writes any longer, it ends at the end.
+        """
         while not self.path.is_file():
             # Moved away or deleted: it will come back.
             if self._ends.is_set() or self._stop.wait(self._poll_s):
+                self._is_over = True
                 return
         with open(self.path, "rb", opener=regular) as stream:
+            position = self._begin(stream)
             while not self._stop.is_set():
+                is_all = self._ends.is_set()  # before the look at the file, to which nothing is added then
                 if chunk := stream.read(BLOCK_BYTES):
                     position += len(chunk)
                     yield chunk
-                elif self._ends.is_set() or self._is_another(stream, position):
+                elif self._is_another(stream, position):
+                    return
+                elif is_all:
+                    self._is_over = True
                     return
                 else:
                     self._stop.wait(self._poll_s)
 
+    def _begin(self, stream: BufferedReader) -> int:
+        """Pass over what was there before; returns where the reading begins."""
+        if self._before and not self._before.is_in(FileState.of(os.fstat(stream.fileno()))):
+            self._before = None
+        return stream.seek(self._before.size) if self._before else 0
+
     def _is_another(self, stream: BufferedReader, position: int) -> bool:
         """Whether the log's name is now that of another file, or of the same with less in it."""
         try:
-            now = self.path.stat()
+            now = FileState.of(self.path.stat())
         except OSError:
             # Whoever writes the log may go on with the file that has no name.
             return False
-        held = os.fstat(stream.fileno())
-        return (now.st_dev, now.st_ino) != (held.st_dev, held.st_ino) or now.st_size < position
+        return not FileState.of(os.fstat(stream.fileno()))._replace(size=position).is_in(now)

@@ -104,3 +104,6 @@ class LogFormat:
     """Whether the format has no lines: the blocks are cut anywhere."""
     closed: bool = True
     """Whether a step that is cut off cannot be taken for a whole one."""
+    last_metric: str | None = None
+    """The metric of the last of a step's lines, where several processes print some of it, each when it is done with its
+    part; None where what there is of a step comes at once."""

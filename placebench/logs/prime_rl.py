@@ -15,6 +15,7 @@ TITLE = r"\bStep ([0-9]{1,18}) \| +(?:Time: *)?((?:[0-9.]+(?:ms|[smhd])\s*)+)\|?
 DURATION = re.compile(r"([0-9]+\.?[0-9]*)(ms|[smhd])")
 FIELD = re.compile(rf"\s*([A-Z][\w .()-]*?):?\s+({BARE_NUMBER})(?=[\s%/]|$)")
 MAX_FIELD = 200
+STEP_TIME = "time/step"
 JSON_STEP = re.compile(rb'^[ \t]*\{(?=[^\n]*"step"\s*:\s*[0-9])[^\n]*', re.MULTILINE)
 UNIT_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 NAMES = {"Throughput": "perf/throughput", "MFU": "perf/mfu", "Peak Mem": "perf/peak_memory"}
@@ -57,7 +58,7 @@ def read_console(blocks: Iterator[bytes], table: StepTable) -> None:
     for found in found_lines(blocks, table, TITLE):
         step = int(found[1])
         orchestrator = "Reward" in found[3]
-        metrics = {"orchestrator/time/step" if orchestrator else "time/step": _seconds(found[2])}
+        metrics = {"orchestrator/time/step" if orchestrator else STEP_TIME: _seconds(found[2])}
         for field in found[3].split("|"):
             if len(field) < MAX_FIELD and (pair := FIELD.match(field)):
                 label = pair[1].rstrip(". ")
@@ -83,7 +84,9 @@ def is_flat_step(block: bytes) -> bool:
     return False
 
 
-PRIME_RL = console_log("prime-rl", PRIME_RL_DIALECT, read_console, begins=BEGINS, sign=b" | ", closed=False)
+PRIME_RL = console_log(
+    "prime-rl", PRIME_RL_DIALECT, read_console, begins=BEGINS, sign=b" | ", closed=False, last_metric=STEP_TIME
+)
 FLAT_JSONL = LogFormat(
     "jsonl", "JSONL with a step and metrics side by side (prime-rl's metrics.jsonl)", is_flat_step, read_objects, None
 )

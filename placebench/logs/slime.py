@@ -12,7 +12,8 @@ from placebench.logs.timing import TimingRules
 
 BEGINS = rb"\b(?:perf|rollout) [0-9]{1,18}: \{'(?:perf|rollout)/"
 # Only the trainer's lines have the step's time.
-STEPS = StepDicts(r"\b(?:perf|rollout|eval) ([0-9]{1,18}): \{", clock="perf/step_time")
+STEP_TIME = "perf/step_time"
+STEPS = StepDicts(r"\b(?:perf|rollout|eval) ([0-9]{1,18}): \{", clock=STEP_TIME)
 
 SLIME_DIALECT = Dialect(
     framework="slime",
@@ -48,4 +49,4 @@ SLIME_DIALECT = Dialect(
         ),
     ),
 )
-SLIME = console_log("slime", SLIME_DIALECT, STEPS.read, begins=BEGINS, sign=b": {'")
+SLIME = console_log("slime", SLIME_DIALECT, STEPS.read, begins=BEGINS, sign=b": {'", last_metric=STEP_TIME)

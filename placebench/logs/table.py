@@ -268,9 +268,11 @@ class StepTable:
         """How many steps the log has lines of, whatever was kept of them."""
         return len(self.steps())
 
-    def steps(self) -> set[int]:
-        """The steps that the log has lines of, whatever was kept of them."""
-        return set().union(*(layout.steps for layout in self._layouts.values()))
+    def steps(self, of_metric: str | None = None) -> set[int]:
+        """The steps that the log has lines of, whatever was kept of them; or those that have a metric that is kept."""
+        number = self.names.get(of_metric, -1) if of_metric else None
+        found = (layout for layout in self._layouts.values() if number is None or number in layout.metrics)
+        return set().union(*(layout.steps for layout in found))
 
     def frame(self, launch: str) -> pd.DataFrame:
         """What is kept as a tidy frame, by step and in the order of printing.

@@ -6,7 +6,7 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from placebench.errors import UsageError
 from placebench.spec.legible import each_text, encodable
@@ -15,6 +15,24 @@ from placebench.spec.legible import each_text, encodable
 _OPENED = ("/dev/stdin", "/dev/fd/")
 # Of a file that is made: what `open` gives one, without the right to execute it.
 _MODE = 0o666
+
+
+class FileState(NamedTuple):
+    """Which file it was, and how much was in it, at some time."""
+
+    device: int
+    inode: int
+    size: int
+    """Bytes."""
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Self:
+        """By what the operating system says of it now."""
+        return cls(found.st_dev, found.st_ino, found.st_size)
+
+    def is_in(self, now: "FileState") -> bool:
+        """Whether it is the same file still, with nothing taken away."""
+        return (self.device, self.inode) == (now.device, now.inode) and self.size <= now.size
 
 
 def read_text(path: Path, encoding: str = "utf-8", at_most: int | None = None) -> str:

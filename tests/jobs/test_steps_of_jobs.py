@@ -4,10 +4,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from fake_jobs import PLAIN, TRL, VERL, VERL_WITH_SPANS, is_gone, prepare, python, read_end, rows
+from fake_jobs import PLAIN, TRL, VERL, VERL_WITH_SPANS, is_gone, prepare, python, read_end, rows, write
 
 from placebench.errors import JobExit
-from placebench.jobs import bridge, log_steps
+from placebench.jobs import bridge, log_sources, log_steps
 from placebench.record.folder import read_jsonl
 from placebench.record.job_record import LogRecord
 
@@ -110,6 +110,93 @@ def test_what_is_printed_counts_where_the_named_file_does_not_come(tmp_path: Pat
     assert len(rows(trial)) == 3
 
 
+# Two processes print of each step: the one that generates, which may be ahead, and the one that trains.
+TWO_PRINT = """
+import sys, time
+ahead, trains = int(sys.argv[1]), sys.argv[2] == "trains"
+def tell(text):
+    print(text, flush=True)
+    time.sleep(0.15)  # long enough for it to be seen, and to be taken for all of the step
+for step in range(1, ahead + 1):
+    tell(f"{generated}")
+for step in range(1, 4):
+    step += ahead
+    tell(f"{generated}")
+    step -= ahead
+    if trains:
+        tell(f"{trained}")
+"""
+SLIME_LINES = {
+    "generated": "perf {step}: {{'perf/rollout_time': 0.4}}",
+    "trained": "perf {step}: {{'perf/train_time': 0.3, 'perf/step_time': 0.5, 'at': {time.monotonic()}}}",
+}
+PRIME_RL_LINES = {
+    "generated": "18:15:02 SUCCESS Step {step} | 0.4s | Reward 0.1972",
+    "trained": "18:15:02 SUCCESS Step {step} | 0.5s | Loss 0.1 | At {time.monotonic()}",
+}
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize(
+    ("lines", "generating", "step_time"),
+    [
+        (SLIME_LINES, "perf/rollout_time", "perf/step_time"),
+        (PRIME_RL_LINES, "orchestrator/time/step", "time/step"),
+    ],
+    ids=["slime", "prime-rl"],
+)
+def test_a_step_of_which_two_processes_print_ends_when_it_is_trained(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: dict[str, str],
+    generating: str,
+    step_time: str,
+    ahead: int,
+) -> None:
+    monkeypatch.setattr(log_sources, "SETTLED_S", 0.1)
+    text = TWO_PRINT.replace("{generated}", lines["generated"]).replace("{trained}", lines["trained"])
+    trial = prepare(tmp_path, *python(tmp_path, text, str(ahead), "trains"))
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    found = list(read_jsonl(trial.steps))
+    assert len(found) == 3
+    for row in found:
+        assert (row["metrics"][generating], row["metrics"][step_time]) == (0.4, 0.5)
+        assert row["metrics"]["timing_s/step"] == 0.5
+        assert row["mono"] >= row["metrics"]["at"]
+    # One of which nobody prints that it trains has the steps that it has.
+    alone = prepare(tmp_path / "alone", *python(tmp_path / "alone", text, str(ahead), "generates"))
+    assert bridge.main(str(alone.path)) == JobExit.DONE
+    assert [row[generating] for row in rows(alone)] == [0.4] * 3
+
+
+# How a job begins its log where an earlier launch has left one of the same name.
+BEGINNINGS = {
+    "goes on with it": "",
+    "empties it": "open(path, 'w').close()",
+    "puts another in its place": "open(path + '~', 'w').close(); os.replace(path + '~', path)",
+    "does so later": "print('step', flush=True); time.sleep(0.2); os.remove(path)",
+}
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS.values(), ids=BEGINNINGS)
+@pytest.mark.parametrize("where", ["{folder}/../logged.jsonl", "logged.jsonl", "logged.*"])
+def test_what_an_earlier_launch_has_logged_is_not_this_one_s(tmp_path: Path, beginning: str, where: str) -> None:
+    text = f"""
+import json, os, time
+path = "logged.jsonl"
+{beginning}
+for step in range(1, 4):
+    with open(path, "a") as log:
+        log.write(json.dumps({{"step": step, "launch": 2, "timing_s/step": 0.5}}) + "\\n")
+"""
+    folder = tmp_path / "a[1]{round}"
+    earlier = "".join(f'{{"step": {step}, "launch": 1, "timing_s/step": 0.25}}\n' for step in range(1, 9))
+    write(folder, "logged.jsonl", earlier)
+    trial = prepare(folder, *python(tmp_path, text), log={"files": [where]}, cwd=str(folder))
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert [(row["launch"], row["timing_s/step"]) for row in rows(trial)] == [(2, 0.5)] * 3
+
+
 def test_phases_are_on_the_devices_whose_processes_write_their_spans(tmp_path: Path) -> None:
     command = python(tmp_path, VERL_WITH_SPANS)
     trial = prepare(tmp_path, *command, job="verl", word="split:1+1", log={"files": [], "format": "verl"}, quiet=False)
@@ -203,7 +290,7 @@ def test_steps_within_steps_and_those_of_a_second_process_count_once(tmp_path: P
 def test_a_loop_that_logs_no_steps_and_trains_on_is_ended_after_those_that_it_marks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_steps, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(log_steps, "PATIENCE_S", 0.2)
     trial = prepare(tmp_path, *python(tmp_path, OWN_LOOP, "4", "300"), devices=1)
     assert bridge.main(str(trial.path)) == JobExit.DONE
     assert len(rows(trial)) == 3
