@@ -19,10 +19,17 @@ _MOST_BYTES = 1 << 20
 _ENDS_OTHERS = re.compile(
     r"(?:^|[\s;&|(`\"'/])(?P<what>pkill|killall|ray\s+stop|kill\s+(?:-\w+\s+)*-1)(?=$|[\s;&|)`\"'])"
 )
+_NAME = r"[A-Za-z_][\w.-]*+"
+# What stands behind a flag and is no value of it: another flag (a negative number is none), or arguments handed on.
+_NO_VALUE = r"-{1,2}[A-Za-z]|[\"']?\$(?:[@*]|\{[@*]|\{\w+\[[@*])|\{args\}"
 _SETTING = re.compile(
-    r"(?<![\w.+$-])(?:--(?P<flag>[A-Za-z_][\w.-]*)(?:=|[ \t]+)|\+{0,2}(?P<key>[A-Za-z_][\w.-]*)=)"
-    r"[\"']?(?P<value>[^\s\\\"';|&]+)"
+    rf"(?<![\w.+$-])(?:(?:--(?P<flag>{_NAME})(?:=|[ \t]+(?!{_NO_VALUE}))|\+{{0,2}}(?P<key>{_NAME})=)"
+    rf"(?P<quote>[\"']?)(?P<value>(?!\()[^\s\\\"';|&]+)|--(?P<bare>{_NAME})(?=[\"']?[ \t]*(?:$|[;|&)<>]|{_NO_VALUE})))",
+    re.MULTILINE,
 )
+# A value in a program that stands there as it is.
+_LITERAL = re.compile(r"-?[\d.]+(?:e-?\d+)?|True|False|None")
+_WORKED_OUT = "$"
 _FLAG = re.compile(r"(?<![\w.+$-])--([A-Za-z_][\w.-]*)")
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 """Programs that run scripts of a shell."""
@@ -51,26 +58,37 @@ class Given:
     def settings(self) -> Mapping[str, str]:
         """Values by key of `key=value`, `--key=value` and `--key value`, in scripts and command; the last one counts.
 
-        Before them come those of YAML and TOML files that the command names, under dotted keys. What a shell or a
-        program works out (`$BATCH`) is not known and left out.
+        A `--key` without a value is true. Before them come those of YAML and TOML files that the command names, under
+        dotted keys. What a shell or a program works out (`$BATCH`) is not known and left out.
         """
         return {key: value for key, value in self.said.items() if "$" not in value}
 
     @cached_property
     def said(self) -> Mapping[str, str]:
         """As `settings`, with those that a shell or a program works out."""
+        return {**self._of_files, **self._in_texts(are_programs=True), **self._in_texts(are_programs=False)}
+
+    def told(self, *keys: str) -> str | None:
+        """The value of the first of these keys that the program is given, whatever stands in its own text."""
+        given = {**self._of_files, **self._in_texts(are_programs=False)}
+        return next((given[key] for key in keys if "$" not in given.get(key, "$")), None)
+
+    @cached_property
+    def _of_files(self) -> Mapping[str, str]:
         found: dict[str, str] = {}
         for name, text in self.scripts.items():
             found |= _config_settings(name, text)
-        for text in self._texts.values():
-            for match in _SETTING.finditer(text):
-                found[match["flag"] or match["key"]] = match["value"]
         return found
+
+    def _in_texts(self, *, are_programs: bool) -> Mapping[str, str]:
+        """Settings in programs, or in shell scripts and the command."""
+        texts = [text for name, text in self._texts.items() if _is_program(name) == are_programs]
+        return dict(setting for text in texts for setting in _settings_in(text, is_program=are_programs))
 
     @cached_property
     def _lines(self) -> str:
         """What shell scripts and the command say: not what a program says of all arguments that it could have."""
-        return "\n".join(text for name, text in self._texts.items() if Path(name).suffix != ".py")
+        return "\n".join(text for name, text in self._texts.items() if not _is_program(name))
 
     @cached_property
     def flags(self) -> frozenset[str]:
@@ -100,7 +118,7 @@ class Given:
     @property
     def shell_lines(self) -> Iterator[tuple[str, str]]:
         """Where each line of shell scripts and command stands, and the line without comments."""
-        return self._numbered(lambda name: Path(name).suffix not in (".py", *_CONFIGS))
+        return self._numbered(lambda name: not _is_program(name) and Path(name).suffix not in _CONFIGS)
 
     def _numbered(self, is_asked: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
         for name, text in self.scripts.items():
@@ -109,6 +127,26 @@ class Given:
                     yield f"{name}, line {number}", next(code_lines(line), "")
         for line in code_lines(" ".join(self.command)):
             yield "the command", line
+
+
+def _is_program(name: str) -> bool:
+    """Whether a file is a program of Python's, and no shell script."""
+    return Path(name).suffix == ".py"
+
+
+def _settings_in(text: str, *, is_program: bool) -> Iterator[tuple[str, str]]:
+    """Keys and values in a text without comments.
+
+    Of a program only `key=value`: what it says of flags is its help.
+    """
+    for match in _SETTING.finditer(text if is_program else text.replace("\\\n", " ")):
+        value = match["value"] or "true"
+        if is_program and match["key"]:
+            value = value.rstrip(",)")
+            yield match["key"], value if match["quote"] or _LITERAL.fullmatch(value) else _WORKED_OUT
+        elif not is_program:
+            # A list of a shell ends so.
+            yield match["flag"] or match["key"] or match["bare"], value if "(" in value else value.rstrip(")")
 
 
 def code_lines(text: str) -> Iterator[str]:

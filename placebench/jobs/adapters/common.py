@@ -16,6 +16,16 @@ def word(is_so: bool) -> str:
     return str(is_so).lower()
 
 
+def is_on(value: str) -> bool:
+    """Whether a value is a truth, as Python, YAML and Hydra write it."""
+    return value.lower() in ("true", "1", "yes")
+
+
+def is_off(value: str) -> bool:
+    """Whether a value is an untruth, or none at all, as they write it."""
+    return value.lower() in ("false", "0", "no", "null", "none")
+
+
 def per_node(pool: Pool) -> int:
     """Devices of a pool on each of its nodes, of which all have as many."""
     return max(pool.counts)
