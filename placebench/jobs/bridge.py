@@ -20,6 +20,7 @@ from typing import Any
 
 from placebench.errors import JobExit, LaunchError
 from placebench.host.processes import adopt_orphans, descendants, kill_processes
+from placebench.host.signals import signal_name
 from placebench.jobs.end import end_by, end_by_words
 from placebench.jobs.log_steps import Found, StepReader, may_lack_log
 from placebench.jobs.nodes import nodes_of
@@ -321,7 +322,7 @@ class Bridge:
 
 
 def _ended(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return signal_name(-code) if code < 0 else f"exit code {code}"
 
 
 def shown(command: Sequence[str]) -> str:

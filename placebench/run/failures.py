@@ -2,12 +2,12 @@
 
 import contextlib
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from placebench.errors import JobExit
+from placebench.host.signals import signal_name
 from placebench.plan.limits import exceeded_limit
 from placebench.plan.plan import Plan
 from placebench.record.end_file import EndFile
@@ -93,7 +93,7 @@ def judge(exit_code: int, finished: int, steps: int) -> LaunchEnd:
         short = f"the job ended after {finished} of {steps} steps"
         return LaunchEnd(status) if finished >= steps else LaunchEnd(Status.FAILED, short)
     if exit_code < 0:
-        return LaunchEnd(status, f"the job was killed by {signal.Signals(-exit_code).name}")
+        return LaunchEnd(status, f"the job was killed by {signal_name(-exit_code)}")
     return LaunchEnd(status, f"the job ended with exit code {exit_code}")
 
 

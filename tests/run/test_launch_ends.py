@@ -37,6 +37,7 @@ def _isolated(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("sys.exit(7)", "failed", "exit code 7"),
         ("end_step(1); sys.exit(0)", "failed", "after 1 of 2 steps"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "failed", "killed by SIGKILL"),
+        ("os.kill(os.getpid(), 40)", "failed", "killed by signal 40"),
         (
             "fail(10, 'failed', 'SomeError: it broke', 'Traceback\\n  x\\na.b.SomeError: it broke\\n')",
             "failed",
