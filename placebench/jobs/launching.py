@@ -18,7 +18,7 @@ from placebench.jobs.places import RENDEZVOUS, places_of, ray_node
 from placebench.jobs.programs import in_home
 from placebench.jobs.python_path import replaced_path
 from placebench.jobs.registry import ADAPTERS
-from placebench.jobs.scripts import Given, read_command
+from placebench.jobs.scripts import WORKED_OUT, Given, read_command
 from placebench.jobs.spec import JobSpec, PlacementOfJob, fill
 from placebench.record.folder import Trial
 from placebench.record.job_record import Companion, JobLaunch, JobRecord, JobWork, NodeCommand
@@ -77,7 +77,10 @@ class Job:
     @cached_property
     def given(self) -> Given:
         """What its command says."""
-        return read_command(self.spec.command, self.spec.cwd)
+        own = {name: WORKED_OUT if "{" in value else value for name, value in self.spec.env.items()}
+        of_placements = {name for placement in self.spec.placements.values() for name in placement.env}
+        environment = {**os.environ, **own, **dict.fromkeys(of_placements, WORKED_OUT)}
+        return read_command(self.spec.command, self.spec.cwd, environment)
 
     @property
     def default_words(self) -> str | None:
@@ -90,21 +93,21 @@ class Job:
         return JobRecord(
             framework=self.spec.job,
             spec=self.spec.model_dump(mode="json", exclude_defaults=True),
-            notes=self.notes,
+            notes=(*self.adapter.notes, *self.remarks),
             work=JobWork(phases=tuple(sorted(self._training.phases)), epochs=self._training.epochs)
             if self._training
             else None,
         )
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know of it, a sentence each."""
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader must know of its command, a sentence each; the adapter's notes are of all its jobs."""
         where = replaced_path(self.given) if self.spec.attach else None
         lost = (
             f"{where} leaves out what stands in PYTHONPATH, so that placebench's hooks write no spans: append"
             " :$PYTHONPATH to it."
         )
-        return (*self.adapter.notes, *([lost] if where else []))
+        return (*self.adapter.remarks(self.given), *([lost] if where else []))
 
     @cached_property
     def _training(self) -> Training | None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from placebench.jobs.shell_variables import ShellVariables
+
 # A larger file is data or a program, and no script.
 _MOST_BYTES = 1 << 20
 # What ends processes that are not the script's own: placebench's, and everybody's Ray.
@@ -29,7 +31,8 @@ _SETTING = re.compile(
 )
 # A value in a program that stands there as it is.
 _LITERAL = re.compile(r"-?[\d.]+(?:e-?\d+)?|True|False|None")
-_WORKED_OUT = "$"
+WORKED_OUT = "$"
+"""Stands for a value that is worked out when the job runs."""
 _FLAG = re.compile(r"(?<![\w.+$-])--([A-Za-z_][\w.-]*)")
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 """Programs that run scripts of a shell."""
@@ -47,6 +50,8 @@ class Given:
     """Program and arguments."""
     scripts: Mapping[str, str]
     """Text of the files that the command names, by the word that names them."""
+    environment: Mapping[str, str] | None = None
+    """The environment in which it starts, a `$` in what is not known; None where nothing of it is."""
 
     @cached_property
     def _texts(self) -> Mapping[str, str]:
@@ -59,7 +64,8 @@ class Given:
         """Values by key of `key=value`, `--key=value` and `--key value`, in scripts and command; the last one counts.
 
         A `--key` without a value is true. Before them come those of YAML and TOML files that the command names, under
-        dotted keys. What a shell or a program works out (`$BATCH`) is not known and left out.
+        dotted keys. What a shell or a program works out is left out, but for a shell's variables (`$BATCH`) whose
+        values its script or the environment says.
         """
         return {key: value for key, value in self.said.items() if "$" not in value}
 
@@ -82,8 +88,22 @@ class Given:
 
     def _in_texts(self, *, are_programs: bool) -> Mapping[str, str]:
         """Settings in programs, or in shell scripts and the command."""
-        texts = [text for name, text in self._texts.items() if _is_program(name) == are_programs]
-        return dict(setting for text in texts for setting in _settings_in(text, is_program=are_programs))
+        found: dict[str, str] = {}
+        for name, text in self._texts.items():
+            if _is_program(name) == are_programs:
+                given = dict(_settings_in(text, is_program=are_programs))
+                known = self._variables(name, text) if any("$" in value for value in given.values()) else None
+                found |= {key: known.filled(value) for key, value in given.items()} if known else given
+        return found
+
+    def _variables(self, name: str, text: str) -> ShellVariables | None:
+        """The variables of a shell script, or of a text that a shell is given in the command; None of other texts."""
+        if _is_program(name) or (not name and not any(Path(word).name in SHELLS for word in self.command)):
+            return None
+        environment = self.environment
+        if environment is not None:  # env may stand before what it starts
+            environment = {**environment, **dict(word.split("=", 1) for word in self.command if "=" in word)}
+        return ShellVariables(text if name else "\n".join(self.command), environment)
 
     @cached_property
     def _lines(self) -> str:
@@ -143,7 +163,7 @@ def _settings_in(text: str, *, is_program: bool) -> Iterator[tuple[str, str]]:
         value = match["value"] or "true"
         if is_program and match["key"]:
             value = value.rstrip(",)")
-            yield match["key"], value if match["quote"] or _LITERAL.fullmatch(value) else _WORKED_OUT
+            yield match["key"], value if match["quote"] or _LITERAL.fullmatch(value) else WORKED_OUT
         elif not is_program:
             # A list of a shell ends so.
             yield match["flag"] or match["key"] or match["bare"], value if "(" in value else value.rstrip(")")
@@ -179,15 +199,16 @@ def _config_settings(name: str, text: str) -> dict[str, str]:
         return {}
 
 
-def read_command(command: Sequence[str], folder: Path) -> Given:
+def read_command(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> Given:
     """A command with the script files that it names.
 
     Args:
         command: program and arguments.
         folder: where it starts.
+        environment: in which it starts, a `$` in what is not known; None where nothing of it is.
     """
     texts = ((word, _script(folder / word)) for word in command)
-    return Given(tuple(command), {word: text for word, text in texts if text is not None})
+    return Given(tuple(command), {word: text for word, text in texts if text is not None}, environment)
 
 
 def missing_script(command: Sequence[str], folder: Path, path: str) -> str | None:

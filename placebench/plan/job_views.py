@@ -27,7 +27,7 @@ from placebench.spec.words import read_placement, split_words
 
 def job_lines(plan: Plan, job: Job) -> Iterator[tuple[str, str]]:
     """What a plan's first launches would start, as pairs of a heading and a text."""
-    for note in (*job.notes, *plan.notes):
+    for note in (*job.adapter.notes, *plan.notes):
         yield "note", note
     for bound in plan.placements:
         yield "", ""

@@ -206,3 +206,10 @@ def test_a_script_that_is_given_no_arguments_need_not_take_any() -> None:
     write(Path(), "run.sh", "python verl.py\n")
     asked = ("attach", "--devices", "cpu:1", "--dry-run", "--job", "trl")
     assert invoke(*asked, "--", "bash", "run.sh").exit_code == 0
+
+
+def test_what_a_command_leaves_open_is_told_before_it_starts() -> None:
+    write(Path(), "run.sh", 'python verl.py algorithm.adv_estimator=$1 "$@"\n')
+    result = invoke("run", *BASE, "--job", "verl", "--dry-run", "--", "bash", "run.sh")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("algorithm.adv_estimator is $1, which is known only when the job runs") == 1

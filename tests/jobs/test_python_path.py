@@ -47,9 +47,9 @@ def test_what_is_lost_with_the_path_is_told_or_refused(tmp_path: Path) -> None:
     lost = "run.sh, line 1: 'PYTHONPATH=/mine' leaves out what stands in PYTHONPATH, "
     watched = job("command", "bash run.sh", tmp_path)
     assert list(unusable(watched)) == []
-    assert watched.notes == watched.record.notes
-    assert watched.notes[-1].startswith(f"{lost}so that placebench's hooks write no spans")
-    assert job("command", "bash run.sh", tmp_path, attach=False).notes == ()
+    assert watched.remarks == watched.record.notes
+    assert watched.remarks[0].startswith(f"{lost}so that placebench's hooks write no spans")
+    assert job("command", "bash run.sh", tmp_path, attach=False).remarks == ()
     (reason,) = unusable(job("verl", "bash run.sh", tmp_path))
     assert reason.startswith(f"command: {lost}where placebench's module for verl would be")
     (reason,) = unusable(job("command", "bash run.sh", tmp_path, ray="10.0.0.1:6379"))

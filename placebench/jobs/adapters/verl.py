@@ -9,7 +9,7 @@ from pathlib import Path
 
 from placebench.errors import Reasons
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings, Training
-from placebench.jobs.adapters.common import RAY_LINES, is_off, is_on, node_count, per_node, uneven
+from placebench.jobs.adapters.common import RAY_LINES, is_off, is_on, node_count, per_node, uneven, unknown_critic
 from placebench.jobs.scripts import Given
 from placebench.spec.phases import UPDATE_ACTOR
 from placebench.spec.placement import Overlap, Placement, Role
@@ -145,7 +145,7 @@ def _batches(placement: Placement, given: Given) -> Iterator[str]:
 
 
 def _has_critic(given: Given) -> bool:
-    return given.settings.get(_ESTIMATOR, _OF_A_CRITIC) == _OF_A_CRITIC
+    return given.settings.get(_ESTIMATOR, _OF_A_CRITIC) == _OF_A_CRITIC  # of one that is not known, see its remark
 
 
 def _reward_apart(placement: Placement) -> bool:
@@ -204,4 +204,5 @@ VERL = Adapter(
         " PLACEBENCH_POLL_S=2 leaves it as it is.",
         "verl draws a critic's value head anew in every launch, so that its losses differ from launch to launch.",
     ),
+    remarks=unknown_critic(_ESTIMATOR),
 )
