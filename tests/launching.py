@@ -155,7 +155,7 @@ def processes_of(folder: Path) -> list[str]:
     """Live processes that name a folder in arguments or environment, or have it or one of its files open."""
     found = []
     for process in psutil.process_iter():
-        with suppress(psutil.Error, FileNotFoundError):
+        with suppress(psutil.Error, OSError):  # it is ending
             words = [*process.cmdline(), *process.environ().values(), process.cwd(), *open_files(process.pid)]
             is_other = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
             if is_other and any(str(folder) in word for word in words):
@@ -166,7 +166,7 @@ def processes_of(folder: Path) -> list[str]:
 def open_files(pid: int) -> Iterator[str]:
     """Paths of a process's open files."""
     for number in os.listdir(f"/proc/{pid}/fd"):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             yield os.readlink(f"/proc/{pid}/fd/{number}")
 
 

@@ -95,8 +95,9 @@ def kill_processes(find: Callable[[], list[psutil.Process]], patience_s: float =
     left: set[psutil.Process] = set()
     segments: set[Path] = set()
     spared_until = math.inf
-    # One that is ending gives back a GPU's memory last, when nothing but its pid is to be seen of it any more.
-    while left := {process for process in left if _is_live(process)}.union(find()):
+    # One that is ending gives back a GPU's memory last, when nothing but its pid is to be seen of it any more. One that
+    # is started during a look is not seen by it, and what started it may be gone by then: so there is a second.
+    while left := {process for process in left if _is_live(process)}.union(find() or find()):
         spared = set(filter(_cleans_up, left))
         if spared == left:
             spared_until = min(spared_until, time.monotonic() + _CLEAN_UP_S)

@@ -12,6 +12,7 @@ import os
 import platform
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 
 from placebench.errors import UsageError
 from placebench.record.folder import RunFolder, utc_now
@@ -59,14 +60,25 @@ def is_held(folder: RunFolder) -> bool | None:
     """
     import psutil  # here: what imports this module must be there at once
 
+    # Another process may have its number by now.
     match _recorded(folder):
+        case {"pid": int(pid), "host": str(host), "start": int(start)} if host == platform.node():
+            return _start(pid) == start
         case {"pid": int(pid), "host": str(host), "since": str(since)} if host == platform.node():
             try:
-                # Another process may have its number by now.
                 return psutil.Process(pid).create_time() <= datetime.fromisoformat(since).timestamp() + 1
             except (psutil.Error, ValueError, OverflowError):
                 return False
     return None
+
+
+def _start(pid: int) -> int | None:
+    """When a process was started, in the kernel's ticks, which no clock that is set changes; None where it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(words[19])  # the 22nd field, of which the first two end with the bracket
 
 
 def _open_locked(folder: RunFolder) -> int:
@@ -78,7 +90,12 @@ def _open_locked(folder: RunFolder) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(lock), folder.lock_file.stat()):
-                    holder = {"pid": os.getpid(), "host": platform.node(), "since": utc_now()}
+                    holder = {
+                        "pid": os.getpid(),
+                        "host": platform.node(),
+                        "since": utc_now(),
+                        "start": _start(os.getpid()),
+                    }
                     with contextlib.suppress(OSError):  # a full disk keeps nobody from holding it
                         os.ftruncate(lock, 0)
                         os.write(lock, json.dumps(holder).encode())

@@ -24,6 +24,14 @@ ENDING = (
 )
 
 
+def signal_name(number: int) -> str:
+    """What a signal is called: those for real time have no names."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 class Stopped(BaseException):
     """A signal asks the process to end; like KeyboardInterrupt no Exception, which somebody might take for a fault.
 

@@ -114,3 +114,5 @@ class Adapter:
     """Whether it starts a Ray: `none` or `own`."""
     notes: tuple[str, ...] = ()
     """What a reader of a comparison must know of its jobs, and what of them placebench changes, a sentence each."""
+    remarks: Callable[[Given], tuple[str, ...]] = lambda given: ()
+    """What a reader must know of one command of it, as what that leaves open, a sentence each."""

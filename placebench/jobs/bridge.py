@@ -20,12 +20,13 @@ from typing import Any
 
 from placebench.errors import JobExit, LaunchError
 from placebench.host.processes import adopt_orphans, descendants, kill_processes
+from placebench.host.signals import signal_name
 from placebench.jobs.end import end_by, end_by_words
 from placebench.jobs.log_steps import Found, StepReader, may_lack_log
 from placebench.jobs.nodes import nodes_of
 from placebench.jobs.places import ray_head
 from placebench.record.end_file import EndFile
-from placebench.record.folder import IN_STEP, Trial, append_jsonl, append_to, read_end, write_atomically
+from placebench.record.folder import AFTER, IN_STEP, Trial, append_jsonl, append_to, read_end, write_atomically
 from placebench.record.launch_file import LaunchFile
 from placebench.record.progress import PhaseTime, Progress
 from placebench.sessions.own_ray import HEAD_PATIENCE
@@ -63,7 +64,24 @@ class Bridge:
         self._phases: tuple[PhaseTime, ...] = ()
 
     def run(self) -> EndFile:
-        """Run it from what comes before it to what comes after it.
+        """Run it from what comes before it to what comes after it, which changes nothing of how it has ended."""
+        try:
+            end = self._run_command()
+        except KeyboardInterrupt:
+            self._run_after(is_done=False)
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down
+            end = _end_by(error, self._trial)
+        end.write(self._trial)  # also if what comes after it never ends
+        is_done = end.kind is JobExit.DONE
+        if why := self._run_after(is_done=is_done):
+            # Of a launch that is done its stage says that nothing else is missing.
+            message = why if is_done else "; ".join(filter(None, (end.message, why)))
+            end = end.model_copy(update={"message": message} | ({"kind": JobExit.FAILED} if is_done else {}))
+        return end
+
+    def _run_command(self) -> EndFile:
+        """Run the command with what it needs until it has ended, and all that it has started.
 
         Raises:
             LaunchError: what it needs did not start, or ended.
@@ -71,13 +89,15 @@ class Bridge:
         job = self._job
         others = descendants()
         try:
+            if job.attach:
+                self._trial.attached.mkdir(exist_ok=True)
+            self._nodes.open()
+            if job.ray_head:
+                self._start_ray(job.ray_head)
             if job.before:
                 self._progress("before")
                 self._wait_for("before", job.before)
             self._progress("start")
-            if job.attach:
-                self._trial.attached.mkdir(exist_ok=True)
-            self._nodes.open()
             self._start_beside()
             begun = time.monotonic()
             command = self._start("the command", job.command, self._environment, self._trial.log)
@@ -92,9 +112,17 @@ class Bridge:
             self._stop_all()
             self._nodes.close()
             kill_processes(lambda: descendants(others))  # also those that nothing but their parent is known by
-            if job.after:
-                self._progress("after", self._done)
-                self._wait_for("after", job.after)
+
+    def _run_after(self, *, is_done: bool) -> str | None:
+        """Run what comes after a launch that is done or has failed; returns why that went wrong, else None."""
+        if not self._job.after:
+            return None
+        self._progress(AFTER if is_done else "after the end", self._done)
+        try:
+            self._wait_for("after", self._job.after)
+        except (LaunchError, OSError) as error:
+            return str(error)
+        return None
 
     def _follow(self, command: subprocess.Popen[bytes], begun: float) -> EndFile:
         """Read steps until there are enough, or the command ends."""
@@ -153,19 +181,23 @@ class Bridge:
             advice = "nor have its processes written a span: there is nothing to show"
         return EndFile(kind=JobExit.FAILED, message=f"{ended}: {looked} in {where}; {advice}")
 
-    def _start_beside(self) -> None:
-        """Start what the command needs: a Ray, servers."""
-        if address := self._job.ray_head:
-            self._progress("ray")
-            if shutil.which("ray", path=self._environment.get("PATH", os.defpath)) is None:
-                raise LaunchError(
-                    "there is no program ray on PATH to start the job's own Ray with: activate the environment of its"
-                    " framework, or name that as python in a job file"
-                )
-            words = ray_head(address, self._environment["RAY_TMPDIR"])
-            log = self._trial.path / "ray.log"
-            _wait_for_ray(self._start("ray", words, self._environment, log), address, log)
+    def _start_ray(self, address: str) -> None:
+        """Start the head of the launch's own Ray, and join the other nodes to it."""
+        self._progress("ray")
+        if shutil.which("ray", path=self._environment.get("PATH", os.defpath)) is None:
+            raise LaunchError(
+                "there is no program ray on PATH to start the job's own Ray with: activate the environment of its"
+                " framework, or name that as python in a job file"
+            )
+        log = self._trial.path / "ray.log"
+        words = ray_head(address, self._environment["RAY_TMPDIR"])
+        _wait_for_ray(self._start("ray", words, self._environment, log), address, log)
         self._nodes.start(self._job, self._own_environment, _HEAD_S)
+
+    def _start_beside(self) -> None:
+        """Start what the command needs beside it: its parts on other nodes, servers."""
+        if not self._job.ray_head:
+            self._nodes.start(self._job, self._own_environment, _HEAD_S)
         for one in self._job.companions:
             log = self._trial.path / f"{one.name}.log"
             self._start(one.name, one.command, {**self._environment, **one.env}, log)
@@ -214,14 +246,17 @@ class Bridge:
         Raises:
             LaunchError: it fails.
         """
-        process = self._start(name, command, self._environment, self._trial.log)
+        log = self._trial.log
+        size = log.stat().st_size if log.is_file() else 0
+        process = self._start(name, command, self._environment, log)
         try:
             process.wait()
         finally:
             self._end(process)
             self._running.pop()
         if process.returncode:
-            said = read_end(self._trial.log, _LAST_BYTES).strip().splitlines()[-1:]
+            more = log.stat().st_size - size if log.is_file() else 0
+            said = read_end(log, min(more, _LAST_BYTES)).strip().splitlines()[-1:] if more > 0 else []
             what = one_line(said[0]) if said else shown(command)
             raise LaunchError(f"{name} ended with {_ended(process.returncode)}: {what}")
 
@@ -287,7 +322,7 @@ class Bridge:
 
 
 def _ended(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return signal_name(-code) if code < 0 else f"exit code {code}"
 
 
 def shown(command: Sequence[str]) -> str:
@@ -314,6 +349,15 @@ def _wait_for_ray(process: "subprocess.Popen[bytes]", address: str, log: Path) -
     raise LaunchError(f"ray start has ended: {why}: see {log.name}")
 
 
+def _end_by(error: Exception, trial: Trial) -> EndFile:
+    """What ended a launch; of what was not foreseen, the traceback is left in its folder."""
+    if isinstance(error, LaunchError):
+        return EndFile(kind=JobExit.FAILED, message=str(error))
+    write_atomically(trial.error, traceback.format_exc())
+    traceback.print_exc()
+    return end_by(error)
+
+
 def main(folder: str) -> int:
     """Run the launch of a trial folder; returns the exit code."""
     trial = Trial(Path(folder))
@@ -323,12 +367,8 @@ def main(folder: str) -> int:
         end = Bridge(trial).run()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except LaunchError as error:
-        end = EndFile(kind=JobExit.FAILED, message=str(error))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it ends this launch and is written down
-        end = end_by(error)
-        write_atomically(trial.error, traceback.format_exc())
-        traceback.print_exc()
+    except Exception as error:  # noqa: BLE001 - likewise
+        end = _end_by(error, trial)
     end.write(trial)
     return end.kind
 

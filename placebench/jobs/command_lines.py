@@ -1,13 +1,11 @@
 """Command lines of a launch: put together of the user's words and the adapter's, and as lines to copy."""
 
-import re
 import shlex
 from collections.abc import Collection, Sequence
 
 from placebench.jobs.adapter import Settings
+from placebench.jobs.arguments import ARGS
 from placebench.record.job_record import JobLaunch
-
-_ARGS = re.compile(r"(?<!\{)\{args\}(?!\})")
 
 
 def with_launcher_args(command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
@@ -25,8 +23,8 @@ def with_args(command: Sequence[str], args: Sequence[str]) -> tuple[str, ...]:
     """A command with arguments where it says `{args}`, else at its end."""
     words: list[str] = []
     for word in command:
-        words += args if word == "{args}" else [_ARGS.sub(lambda _: shlex.join(args), word)]
-    return tuple(words) if any(map(_ARGS.search, command)) else (*words, *args)
+        words += args if word == "{args}" else [ARGS.sub(lambda _: shlex.join(args), word)]
+    return tuple(words) if any(map(ARGS.search, command)) else (*words, *args)
 
 
 def lines_of(settings: Settings) -> tuple[str, ...]:

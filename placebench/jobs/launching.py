@@ -1,7 +1,7 @@
 """A job of the user's under a placement: the placements it can have, and what a launch of one starts."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,9 +15,10 @@ from placebench.jobs.attach.environment import PASSED_ON, attached
 from placebench.jobs.command_lines import with_args, with_launcher_args
 from placebench.jobs.log_files import log_patterns, states_of
 from placebench.jobs.places import RENDEZVOUS, places_of, ray_node
-from placebench.jobs.programs import in_home, is_program, missing_program
+from placebench.jobs.programs import in_home
+from placebench.jobs.python_path import replaced_path
 from placebench.jobs.registry import ADAPTERS
-from placebench.jobs.scripts import Given, read_command
+from placebench.jobs.scripts import WORKED_OUT, Given, read_command
 from placebench.jobs.spec import JobSpec, PlacementOfJob, fill
 from placebench.record.folder import Trial
 from placebench.record.job_record import Companion, JobLaunch, JobRecord, JobWork, NodeCommand
@@ -76,7 +77,10 @@ class Job:
     @cached_property
     def given(self) -> Given:
         """What its command says."""
-        return read_command(self.spec.command, self.spec.cwd)
+        own = {name: WORKED_OUT if "{" in value else value for name, value in self.spec.env.items()}
+        of_placements = {name for placement in self.spec.placements.values() for name in placement.env}
+        environment = {**os.environ, **own, **dict.fromkeys(of_placements, WORKED_OUT)}
+        return read_command(self.spec.command, self.spec.cwd, environment)
 
     @property
     def default_words(self) -> str | None:
@@ -89,11 +93,21 @@ class Job:
         return JobRecord(
             framework=self.spec.job,
             spec=self.spec.model_dump(mode="json", exclude_defaults=True),
-            notes=self.adapter.notes,
+            notes=(*self.adapter.notes, *self.remarks),
             work=JobWork(phases=tuple(sorted(self._training.phases)), epochs=self._training.epochs)
             if self._training
             else None,
         )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader must know of its command, a sentence each; the adapter's notes are of all its jobs."""
+        where = replaced_path(self.given) if self.spec.attach else None
+        lost = (
+            f"{where} leaves out what stands in PYTHONPATH, so that placebench's hooks write no spans: append"
+            " :$PYTHONPATH to it."
+        )
+        return (*self.adapter.remarks(self.given), *([lost] if where else []))
 
     @cached_property
     def _training(self) -> Training | None:
@@ -144,13 +158,13 @@ class Job:
         Raises:
             UsageError: it cannot be; a line for every reason.
         """
-        if self._is_own(name):
+        if self.is_own(name):
             return self._own_placement(name, nodes or (1,))
         placement = parse_placement(name, nodes)
         self._settings(placement, kind)  # it says why the framework cannot be told so
         return placement
 
-    def _is_own(self, name: str) -> bool:
+    def is_own(self, name: str) -> bool:
         """Whether a placement is the user's own, of which no more is known than what it gives to the command."""
         if name not in self.spec.placements:
             return False
@@ -322,58 +336,9 @@ class Job:
         if self.spec.ray_address:  # whose workers do not inherit what the adapter tells its modules
             told = {**self.adapter.env, **settings.env, **self.spec.env, **own.env}.keys() - {"PATH", "PYTHONPATH"}
             env[PASSED_ON] = ",".join(sorted(told))
-        return attached(env, Trial(Path("{folder}")).attached)
-
-    @property
-    def unusable(self) -> Iterator[str]:
-        """Why its commands cannot be, whatever the placement."""
-        given, spec = self.given, self.spec
-        for name, words in (("command", spec.command), ("before", spec.before), ("after", spec.after)):
-            yield from missing_program(name, words, spec.cwd, self._path)
-        takes_args = any("{args}" in word for word in spec.command)
-        gives = self.adapter is not COMMAND or any(placement.args for placement in spec.placements.values())
-        if gives and not takes_args and (script := given.unread_arguments):
-            yield (
-                f'command: {script} takes no arguments, and those of --job {spec.job} would be lost: put "$@" behind'
-                " its program's own, or write {args} where they belong"
-            )
-        if spec.ray_use == "none" and any("{ray_address}" in text for text in (*spec.command, *spec.env.values())):
-            yield "ray: the job has none, and {ray_address} stands in it: write ray: own, or HOST:PORT"
-        if self._wants_head and not is_program("ray", spec.cwd, self._path):
-            yield (
-                "ray: there is no program ray on PATH to start the job's own Ray with: activate the environment of its"
-                " framework, or name that as python in a job file"
-            )
-        if spec.ray_address and self.adapter.env and not spec.attach:
-            yield (
-                f"attach: false: workers of the Ray at {spec.ray_address} would not get the variables by which"
-                f" {spec.job} is told its placement: leave it out"
-            )
-
-    @property
-    def _path(self) -> str:
-        """Where its programs are looked for."""
-        path = f"{self.spec.python / 'bin'}{os.pathsep}" if self.spec.python else ""
-        return path + self.spec.env.get("PATH", os.environ.get("PATH", os.defpath))
-
-    @property
-    def _wants_head(self) -> bool:
-        """Whether it names the address of a Ray that is then started for it."""
-        spec = self.spec
-        texts = (*spec.command, *spec.before, *spec.env.values())
-        return spec.ray_use == "own" and any("{ray_address}" in text for text in texts)
-
-    @property
-    def dangers(self) -> Iterator[str]:
-        """Lines of its scripts that would end placebench, or what others run."""
-        for line in (*self.given.dangers, *self._dangers_beside()):
-            yield f"{line} would end processes that are not the job's: take it out, or run with --allow-kill"
-
-    def _dangers_beside(self) -> Iterator[str]:
-        for name, words in (("before", self.spec.before), ("after", self.spec.after)):
-            if words:
-                given = read_command(words, self.spec.cwd)
-                yield from (line.replace("the command", name, 1) for line in given.dangers)
+        # Of a Ray of its own the workers inherit the environment.
+        joins = ray == "none" and (of_user.get("RAY_ADDRESS") or os.environ.get("RAY_ADDRESS"))
+        return attached(env, Trial(Path("{folder}")).attached, is_on_cluster=bool(self.spec.ray_address or joins))
 
 
 def _on_nodes(counts: Sequence[int], nodes: Nodes) -> tuple[int, ...]:

@@ -84,7 +84,7 @@ def _words(value: Any) -> Any:
         except ValueError as error:
             raise ValueError(f"{str(error).lower()} in {shown(value)}") from None
         if found := next((word for word in value if word in _OF_A_SHELL), None):
-            raise ValueError(f"{found} is for a shell, and none reads this: write bash -c '…'")
+            raise ValueError(f"{found} is for a shell, and none reads this: write bash -c '… {{args}}'")
     if isinstance(value, list | tuple):
         value = tuple(str(word) if type(word) in (int, float) else word for word in value)
         _texts_are_known(word for word in value if isinstance(word, str))

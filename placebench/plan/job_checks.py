@@ -7,6 +7,7 @@ from placebench.errors import Reasons
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.launching import Job
 from placebench.jobs.spec import read_job
+from placebench.jobs.usable import dangers, unusable
 from placebench.plan.request import RunRequest
 from placebench.record.job_record import JobRecord
 from placebench.spec.check import Check, Facts
@@ -58,13 +59,9 @@ def _nobody_starts_ranks(job: Job, placements: Sequence[Placement]) -> Iterator[
             )
 
 
-def _unusable(job: Job) -> Iterator[str]:
-    yield from job.unusable
-
-
 def _dangers(job: Job, request: RunRequest) -> Iterator[str]:
     if not request.allow_kill:
-        yield from job.dangers
+        yield from dangers(job)
 
 
 def recorded_job(record: JobRecord) -> Job:
@@ -81,7 +78,7 @@ def recorded_job(record: JobRecord) -> Job:
 
 
 JOB = Check(_find_job, {"job"})
-RESUMED_JOB_CHECKS = (Check(_unusable), Check(_dangers))
+RESUMED_JOB_CHECKS = (Check(unusable), Check(_dangers))
 JOB_CHECKS = (
     *RESUMED_JOB_CHECKS,
     Check(_find_placements, {"placements"}),

@@ -246,7 +246,8 @@ class Plan:
         placements = [bound.placement for bound in self.placements]
         changed = changes(self.start, self.workload, placements) if self.start else ()
         nearly_full = (line for case in self._cases(self.placements) for line in tight(case))
-        return (*self.damaged, *self.remarks, *filter(None, (shared,)), *changed, *nearly_full)
+        remarks = (*self.remarks, *(self.job.remarks if self.job else ()))
+        return (*self.damaged, *remarks, *filter(None, (shared,)), *changed, *nearly_full)
 
     def _cases(self, bounds: Sequence[RunPlacement]) -> Iterator[MemoryCase]:
         if not self.job:

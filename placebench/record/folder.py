@@ -28,8 +28,8 @@ HELD = "held by "
 # The stage in `progress.json` of a launch in one of its steps.
 IN_STEP = "step"
 # The stages of a launch that has done all its steps: it awaits what it still has under way, traces
-# kernels, and lets its workers and their session end.
-FINISHING, TRACING, STOPPING = "finish", "trace kernels", "stop"
+# kernels, lets its workers and their session end, and runs what the user has come after it.
+FINISHING, TRACING, STOPPING, AFTER = "finish", "trace kernels", "stop", "after"
 
 
 # No file has more characters that says how a launch stands.

@@ -2,16 +2,16 @@
 
 import contextlib
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from placebench.errors import JobExit
+from placebench.host.signals import signal_name
 from placebench.plan.limits import exceeded_limit
 from placebench.plan.plan import Plan
 from placebench.record.end_file import EndFile
-from placebench.record.folder import FINISHING, STOPPING, TRACING, Status, Trial, read_end, write_atomically
+from placebench.record.folder import AFTER, FINISHING, STOPPING, TRACING, Status, Trial, read_end, write_atomically
 from placebench.record.progress import Progress
 from placebench.run.memory_use import describe_use
 from placebench.spec.bound import RunPlacement
@@ -37,6 +37,7 @@ _AFTER_STEPS: Mapping[str, str] = {
     FINISHING: "an end in order",
     TRACING: "the trace of its kernels",
     STOPPING: "an end in order",
+    AFTER: "what comes after it",
 }
 
 _OF_A_GPU = "CUDA|HIP|NCCL|GPU"
@@ -92,7 +93,7 @@ def judge(exit_code: int, finished: int, steps: int) -> LaunchEnd:
         short = f"the job ended after {finished} of {steps} steps"
         return LaunchEnd(status) if finished >= steps else LaunchEnd(Status.FAILED, short)
     if exit_code < 0:
-        return LaunchEnd(status, f"the job was killed by {signal.Signals(-exit_code).name}")
+        return LaunchEnd(status, f"the job was killed by {signal_name(-exit_code)}")
     return LaunchEnd(status, f"the job ended with exit code {exit_code}")
 
 
@@ -103,9 +104,14 @@ def lost_head(trial: Trial) -> bool:
 
 def explain(trial: Trial, end: LaunchEnd, devices: Sequence[Device]) -> LaunchEnd:
     """The end, its reason replaced by the job's own exception where it wrote one, and by the limit that it ran into."""
-    if end.status in (Status.DONE, Status.TIMEOUT, Status.INTERRUPTED):
+    if end.status in (Status.DONE, Status.INTERRUPTED):
         return end
     left = EndFile.read(trial)
+    if end.status is Status.TIMEOUT:
+        if left is None or left.kind is JobExit.DONE:
+            return end
+        # It had failed already, and what comes after it did not end.
+        end = LaunchEnd(_EXIT_STATUS.get(left.kind, Status.FAILED))
     reason = with_labels((left and left.message) or end.reason or "", devices)
     limit = exceeded_limit("\n".join((reason, _read_end(trial.error), _read_end(trial.log))))
     return LaunchEnd(end.status, f"{limit}: {reason}", limit.advice) if limit else LaunchEnd(end.status, reason)

@@ -1,5 +1,6 @@
 """The processes of one launch: started, marked, and gone once it is left."""
 
+import contextlib
 import os
 import secrets
 import subprocess
@@ -49,9 +50,20 @@ class LaunchProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.left = kill_processes(lambda: launch_processes(self.mark))
+        killed: set[int] = set()
+
+        def find() -> list[psutil.Process]:
+            found = launch_processes(self.mark)
+            killed.update(process.pid for process in found)
+            return found
+
+        self.left = kill_processes(find)
         for process in self._started:
             process.poll()
+        # In a container whose first process this is, those that have lost their parents are its own.
+        for pid in killed - {process.pid for process in self._started}:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
         remove_ray_temp_dir(self.mark.ray_temp_dir)
         self._record.write(None)
 

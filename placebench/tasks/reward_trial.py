@@ -24,6 +24,7 @@ from typing import Any
 from placebench.errors import UsageError
 from placebench.host import child
 from placebench.host.processes import TOKEN_VARIABLE, LaunchMark, kill_processes, launch_processes
+from placebench.host.signals import signal_name
 from placebench.spec.legible import shown
 from placebench.tasks.rewards import in_a_line, load_reward, place_of, relative
 
@@ -85,7 +86,7 @@ def try_reward(name: str, case: tuple[str, str, str]) -> TriedReward:
     at = "".join(f" at {relative(file)}, line {line}" for file, line in here[:1])
     if "Timeout (" in told or code == -signal.SIGKILL:
         return TriedReward(f"{what} takes more than {limit:g} s{at}; make that quicker")
-    end = code if code >= 0 else signal.Signals(-code).name
+    end = code if code >= 0 else signal_name(-code)
     return TriedReward(
         f"{what} ends the process ({end}){at}; take out of {module} what ends it, or name another function"
     )

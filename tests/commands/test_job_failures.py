@@ -68,6 +68,28 @@ warmup_steps: 1
     assert (resumed.exit_code, "4 of 4 launches done" in resumed.stdout) == (0, True), resumed.output
 
 
+def test_what_comes_after_a_launch_does_not_undo_it() -> None:
+    write(Path(), "fails.py", "raise ValueError('no data')")
+    content = """
+job: command
+command: sh -c 'if test {placement} = good; then python plain.py 0.01; else python fails.py; fi'
+placements: {good: {}, bad: {}}
+steps: 3
+warmup_steps: 1
+after: sh -c 'echo no checkpoint; exit 1'
+"""
+    write(Path(), "job.yaml", content.replace("python ", f"{sys.executable} "))
+    result = invoke("run", *BASE, "--rounds", "1", "--job", "job.yaml")
+    assert result.exit_code == 3, result.output
+    why = "after ended with exit code 1: no checkpoint"
+    assert f"the launch is done but for what comes after it: {why} (see runs/" in result.output
+    assert f"1 of 2 launches failed, the first with: failed, ValueError: no data; {why} (see runs/" in result.stderr
+    assert {path.parent.name: path.read_text().strip() for path in Path("runs").glob("*/trials/*/status")} == {
+        "01-good": "done",
+        "01-bad": "failed",
+    }
+
+
 def test_a_job_that_says_nothing_is_given_up() -> None:
     write(Path(), "plain.py", "import time; time.sleep(300)")
     result = invoke(

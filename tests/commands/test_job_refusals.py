@@ -106,7 +106,7 @@ def job_file(text: str) -> str:
         (
             ["--job", "mine.yaml"],
             "command: python x | tee log",
-            ["command: | is for a shell, and none reads this: write bash -c"],
+            ["command: | is for a shell, and none reads this: write bash -c '… {args}'"],
         ),
         (["--job", "mine.yaml"], "command: python {x}", ["command: {x} is no name: use {args}, {folder}"]),
         (
@@ -194,3 +194,22 @@ def test_a_script_that_drops_its_arguments_is_refused() -> None:
     assert 'command: run.sh takes no arguments, and those of --job verl would be lost: put "$@"' in result.stderr
     job_file('job: verl\ncommand: bash -c "python verl.py {args}"\n')
     assert invoke("run", *BASE, "--job", "mine.yaml", "--dry-run").exit_code == 0
+
+
+def test_a_shell_s_text_that_drops_its_arguments_is_refused() -> None:
+    result = invoke("run", *BASE, "--job", "verl", "--", "bash", "-c", "cd . && python verl.py")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "command: what bash -c runs takes no arguments, and those of --job verl would be lost" in result.stderr
+
+
+def test_a_script_that_is_given_no_arguments_need_not_take_any() -> None:
+    write(Path(), "run.sh", "python verl.py\n")
+    asked = ("attach", "--devices", "cpu:1", "--dry-run", "--job", "trl")
+    assert invoke(*asked, "--", "bash", "run.sh").exit_code == 0
+
+
+def test_what_a_command_leaves_open_is_told_before_it_starts() -> None:
+    write(Path(), "run.sh", 'python verl.py algorithm.adv_estimator=$1 "$@"\n')
+    result = invoke("run", *BASE, "--job", "verl", "--dry-run", "--", "bash", "run.sh")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("algorithm.adv_estimator is $1, which is known only when the job runs") == 1

@@ -136,3 +136,33 @@ ctypes.CDLL(None).pthread_exit(None)
     found: list[list[psutil.Process]] = [[Slow(process.pid)]]
     assert kill_processes(lambda: found.pop() if found else []) == []
     assert process.poll() == 0
+
+
+def test_what_is_started_while_others_are_looked_at_is_killed_too() -> None:
+    process = subprocess.Popen(["sleep", "300"])
+    found = [[psutil.Process(process.pid)], []]
+    assert kill_processes(lambda: found.pop() if found else []) == []
+    assert process.wait() == -signal.SIGKILL
+
+
+ORPHANS = """
+import os, sys, time
+from pathlib import Path
+import psutil
+from placebench.host.ownership import own_run
+from placebench.host.processes import adopt_orphans
+from placebench.run.processes import LaunchProcesses
+adopt_orphans()
+with own_run(Path(sys.argv[1])) as record, LaunchProcesses(record) as processes:
+    job = processes.start(["sh", "-c", "for i in 1 2 3; do (sleep 300 &); done; sleep 300"], Path(sys.argv[2]))
+    while [child.name() for child in psutil.Process().children()].count("sleep") < 3:
+        time.sleep(0.02)
+print([child.status() for child in psutil.Process().children()], job.returncode)
+"""
+
+
+def test_orphans_that_were_adopted_are_no_zombies_once_they_are_killed(tmp_path: Path) -> None:
+    """As the first process of a container adopts them."""
+    command = [sys.executable, "-c", ORPHANS, str(tmp_path), str(tmp_path / "log")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "[] -9\n"), done.stderr

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from gate_runs import invoke
 from launching import plan, run, statuses
-from synthetic_run import SyntheticRun
+from synthetic_run import SyntheticRun, read_json
 
 from placebench.errors import UsageError
-from placebench.host.run_lock import lock_run
-from placebench.record.folder import RunFolder
+from placebench.host.run_lock import is_held, lock_run
+from placebench.record.folder import RunFolder, write_json
 
 HOLD = """
 import sys
@@ -87,3 +87,15 @@ def test_a_disk_without_locks_is_told_and_one_that_cannot_be_written_is_refused(
     monkeypatch.setattr(os, "open", read_only)
     with pytest.raises(UsageError, match="lock: cannot lock the run: Read-only file system"), lock_run(folder):
         pass
+
+
+def test_who_holds_a_run_is_known_whatever_the_clock_is_set_to(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with lock_run(folder):
+        assert is_held(folder)
+        holder = read_json(folder.lock_file)
+        write_json(folder.lock_file, holder | {"since": "2000-01-01T00:00:00+00:00"})
+        assert is_held(folder)
+        write_json(folder.lock_file, holder | {"start": holder["start"] - 1})
+        assert is_held(folder) is False
+    assert is_held(folder) is None

@@ -238,7 +238,8 @@ def test_what_is_on_the_path_stays_there(tmp_path: Path) -> None:
     assert attached(own, tmp_path) == {
         "PYTHONPATH": f"{ON_PATH}:/theirs", SPANS: str(tmp_path), "RAY_RUNTIME_ENV_HOOK": "theirs.hook",
     }  # fmt: skip
-    assert attached({}, tmp_path)["PYTHONPATH"] == str(ON_PATH)
+    assert attached(own, tmp_path, is_on_cluster=True)["RAY_RUNTIME_ENV_HOOK"] == "theirs.hook"
+    assert attached({}, tmp_path) == {"PYTHONPATH": str(ON_PATH), SPANS: str(tmp_path)}
 
 
 def test_a_job_on_a_ray_cluster_takes_the_hooks_to_its_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,12 +31,11 @@ ray.shutdown()
 
 
 def lines_of(start: str, folder: Path, environment: Mapping[str, str]) -> list[dict[str, Any]]:
-    """What a job's workers leave; `start` is how the job starts its Ray."""
+    """What a job's workers leave; `start` is how the job starts its Ray, or joins one that is there."""
     spans = folder / "spans"
     spans.mkdir()
-    subprocess.run(
-        [sys.executable, "-c", _JOB.format(start=start)], env=attached(environment, spans), check=True, timeout=300
-    )
+    hooked = attached(environment, spans, is_on_cluster="address='local'" not in start)
+    subprocess.run([sys.executable, "-c", _JOB.format(start=start)], env=hooked, check=True, timeout=300)
     return [json.loads(line) for path in spans.iterdir() for line in path.read_text().splitlines()]
 
 
@@ -52,6 +51,12 @@ def test_workers_of_the_jobs_own_ray_inherit_the_hooks_and_say_what_it_has_allot
     start = "ray.init(address='local', num_cpus=2, num_gpus=2, include_dashboard=False"
     lines = lines_of(f"{start}, _temp_dir={str(temp / 'ray')!r})", temp, RayNodes().env)
     check(lines)
+
+
+def test_a_job_that_replaces_its_python_path_has_its_own_ray_all_the_same(temp: Path) -> None:
+    job = f"import ray; ray.init(address='local', num_cpus=1, include_dashboard=False, _temp_dir={str(temp / 'ray')!r})"
+    command = ["env", "PYTHONPATH=/of/the/user", sys.executable, "-c", job]
+    subprocess.run(command, env=attached(RayNodes().env, temp), check=True, timeout=300)
 
 
 @pytest.mark.parametrize("runtime_env", ["None", "{'env_vars': {'PYTHONPATH': '/of/the/user'}}"])

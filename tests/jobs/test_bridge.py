@@ -22,6 +22,7 @@ from placebench.jobs import bridge
 from placebench.jobs.places import ray_head
 from placebench.record.job_record import Companion
 from placebench.record.launch_file import LaunchFile
+from placebench.run.failures import lacks_only
 
 pytestmark = pytest.mark.usefixtures("bridge_in_this_process")
 
@@ -101,6 +102,24 @@ def test_a_job_whose_before_fails_is_not_started(tmp_path: Path) -> None:
     assert rows(trial) == []
 
 
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        (["sh", "-c", "echo no checkpoint; exit 1"], "after ended with exit code 1: no checkpoint"),
+        (["false"], "after ended with exit code 1: false"),
+    ],
+)
+def test_an_after_that_fails_is_told_behind_what_ended_the_launch(tmp_path: Path, after: list[str], why: str) -> None:
+    failing = "print('torch.OutOfMemoryError: CUDA out of memory'); raise SystemExit(1)"
+    trial = prepare(tmp_path, *python(tmp_path, failing), after=after)
+    assert bridge.main(str(trial.path)) == JobExit.OOM
+    assert read_end(trial)["message"] == f"OutOfMemoryError: CUDA out of memory; {why}"
+    assert lacks_only(trial) is None
+    done = prepare(tmp_path / "b", *python(tmp_path / "b", PLAIN, "0.01"), after=after)
+    assert bridge.main(str(done.path)) == JobExit.FAILED
+    assert (read_end(done)["message"], lacks_only(done)) == (why, "what comes after it")
+
+
 # The signal may come between the opening of a file and the block that closes it: its process ends then, this one not.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_ends_the_job_too(tmp_path: Path) -> None:
@@ -154,6 +173,11 @@ def test_a_ray_is_started_for_a_job_that_wants_its_address(tmp_path: Path, monke
     trial = prepare(tmp_path, *command, ray="own", address=f"127.0.0.1:{free_port()}")
     assert bridge.main(str(trial.path)) == JobExit.DONE, trial.log.read_text()
     assert is_gone(tmp_path)
+    reaches = "import socket, sys; socket.create_connection(sys.argv[1].split(':'))"
+    before = [sys.executable, "-c", reaches, "{ray_address}"]
+    command = python(tmp_path / "d", PLAIN, "0.01")
+    early = prepare(tmp_path / "d", *command, ray="own", before=before, address=f"127.0.0.1:{free_port()}")
+    assert bridge.main(str(early.path)) == JobExit.DONE, early.log.read_text()
     ray.write_text(f"#!{sys.executable}\nprint('and more')\nraise OSError('no such host')\n")
     other = prepare(tmp_path / "b", *python(tmp_path / "b", text, "0.01", "{ray_address}"), ray="own")
     assert bridge.main(str(other.path)) == JobExit.FAILED

@@ -10,6 +10,7 @@ from fake_jobs import write
 from told_settings import job, launch, reasons, settings
 
 from placebench.jobs.registry import ADAPTERS
+from placebench.jobs.usable import unusable
 from placebench.logs.registry import DIALECTS, format_named
 from placebench.spec.shapes import PRESETS
 
@@ -235,7 +236,7 @@ def test_hydra_is_given_paths_in_quotes(name: str) -> None:
 @pytest.mark.parametrize("name", ON_GPUS)
 def test_a_script_that_takes_no_arguments_is_refused(tmp_path: Path, name: str) -> None:
     write(tmp_path, "run.sh", f"{EXAMPLES[name]}\n")
-    (reason,) = job(name, "bash run.sh", tmp_path, quiet=False).unusable
+    (reason,) = unusable(job(name, "bash run.sh", tmp_path, quiet=False))
     assert reason.startswith(f"command: run.sh takes no arguments, and those of --job {name} would be lost")
 
 
@@ -252,7 +253,12 @@ EVERY = {"old_log_prob", "ref", "values", "update_critic", "update_actor"}
     [
         ("trl", TRAINED, 4 * 8 * 2, {"update_actor"}),
         ("trl", f"{TRAINED} --use_peft true", None, None),
+        ("trl", f"{TRAINED} --use_peft", None, None),
+        ("trl", f"--use_peft {TRAINED}", None, None),
+        ("trl", f"{TRAINED} --use_peft False --fp16 no", 4 * 8 * 2, {"update_actor"}),
         ("trl", f"{TRAINED} --bf16 false", None, None),
+        ("trl", f"{TRAINED} --bf16 True", 4 * 8 * 2, {"update_actor"}),
+        ("trl", f"{TRAINED} --bf16", 4 * 8 * 2, {"update_actor"}),
         ("trl", "--model_name_or_path model", None, None),
         ("trl", f"{TRAINED} --gradient_accumulation_steps $MORE", None, {"update_actor"}),
         ("verl", PPO, 128, EVERY),
@@ -261,6 +267,7 @@ EVERY = {"old_log_prob", "ref", "values", "update_critic", "update_actor"}
         ("verl", f"{PPO} actor_rollout_ref.rollout.n=${{N:-4}} actor_rollout_ref.actor.ppo_epochs=2", None, EVERY),
         ("verl", f"{PPO} actor_rollout_ref.actor.ppo_epochs=$EPOCHS", None, None),
         ("verl", f"{PPO} actor_rollout_ref.model.lora_rank=8", None, None),
+        ("verl", f"{PPO} actor_rollout_ref.model.lora_rank=0 critic.model.lora_path=NULL", 128, EVERY),
         ("verl", f"{PPO} actor_rollout_ref.actor.fsdp_config.dtype=float32", None, None),
         ("verl", f"{PPO} actor_rollout_ref.model.path=elsewhere", 128, EVERY),
         ("command", TRAINED, None, None),

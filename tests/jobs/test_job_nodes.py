@@ -14,6 +14,7 @@ from told_settings import NAMES, job, launch
 from placebench.errors import JobExit, UsageError
 from placebench.host.network import free_ports
 from placebench.jobs import bridge
+from placebench.jobs.usable import unusable
 from placebench.plan import devices as plan_devices
 from placebench.plan.plan import make_plan
 from placebench.plan.request import RunRequest
@@ -93,7 +94,7 @@ def test_on_a_cluster_ray_says_what_workers_see() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in found.env
     assert not found.elsewhere
     blind = job("verl", "python -m verl.trainer.main_ppo", ray="10.0.0.1:1", attach=False, python=sys.prefix)
-    (line,) = blind.unusable
+    (line,) = unusable(blind)
     assert line.startswith("attach: false: workers of the Ray at 10.0.0.1:1 would not get the variables by which verl")
 
 

@@ -15,7 +15,6 @@ from told_settings import job, launch, reasons, settings
 from placebench.errors import Reasons, UsageError
 from placebench.jobs.command_lines import shell_lines, with_args
 from placebench.jobs.registry import ADAPTERS
-from placebench.jobs.scripts import Given, missing_script
 from placebench.jobs.spec import NAMES, fill, literal
 from placebench.spec.devices import Kind
 
@@ -121,6 +120,7 @@ def test_every_reason_against_a_placement_is_told(tmp_path: Path) -> None:
     [
         (GRPO, "standard", (8,), "--num_processes 8"),
         (f"{GRPO} --use_vllm true", "standard", (8,), "--num_processes 8 --vllm_mode colocate"),
+        (f"{GRPO} --use_vllm", "standard", (8,), "--num_processes 8 --vllm_mode colocate"),
         (f"{GRPO} --use_vllm=True", "standard", (1,), "--num_processes 1 --vllm_mode colocate"),
         ("torchrun train.py", "standard", (2,), "--nproc-per-node 2"),
         ("mylauncher --ranks {n_ranks} train.py", "standard", (2,), ""),
@@ -136,6 +136,15 @@ def test_every_reason_against_a_placement_is_told(tmp_path: Path) -> None:
 )
 def test_trl_is_told_a_placement(command: str, word: str, nodes: tuple[int, ...], expected: str) -> None:
     assert settings("trl", command, word, *nodes) == expected
+
+
+def test_the_model_that_trl_serves_is_not_a_variable_of_its_program(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "trainer = GRPOTrainer(model=model, reward_funcs=reward)\ntrainer.train()\n")
+    with pytest.raises(UsageError, match="the command does not say: give it --model_name_or_path"):
+        job("trl", "accelerate launch train.py", tmp_path).placement("learners:1+engines:1", (2,), "gpu")
+    named = job("trl", "accelerate launch train.py --use_vllm --model_name_or_path Qwen/Q", tmp_path)
+    (server,) = launch(named, "learners:1+engines:1", 2).companions
+    assert server.command[:4] == ("trl", "vllm-serve", "--model", "Qwen/Q")
 
 
 def test_trl_has_its_engines_served_beside_it() -> None:
@@ -248,109 +257,6 @@ def test_only_names_in_braces_are_filled(text: str, names: dict[str, str]) -> No
         assert filled == text
     assert fill(f"a{{{{x}}}}b{text}", {})[:5] == "a{x}b"
     assert fill("${steps}", {"steps": "3"}) == "${steps}"
-
-
-@pytest.mark.parametrize(
-    ("line", "danger"),
-    [
-        ("pkill -9 python", "pkill"),
-        ("  sudo killall ray", "killall"),
-        ("ray stop --force; echo done", "ray stop"),
-        ("if x; then ray  stop; fi", "ray stop"),
-        ("kill -9 -1", "kill -9 -1"),
-        ("# pkill python", None),
-        ("echo 1  # pkill python", None),
-        ("python skillall.py --pkilled", None),
-        ("ray start --head", None),
-        ("kill $PID", None),
-    ],
-)
-def test_scripts_that_end_others_are_known(line: str, danger: str | None) -> None:
-    found = list(Given(("bash", "run.sh"), {"run.sh": f"#!/bin/bash\n{line}\n"}).dangers)
-    assert [re.findall("'(.*?)'", one)[0] for one in found] == ([danger] if danger else [])
-    assert all(one.startswith("run.sh, line 2: ") for one in found)
-
-
-def test_settings_of_configuration_files_come_before_those_of_the_command() -> None:
-    files = {
-        "a.yaml": "actor: {backend: 'fsdp:d4', path: $HOME, none: null}\nsizes: [1]\nuse_vllm: true\n",
-        "b.toml": "[inference.vllm]\ntensor_parallel_size = 2\n",
-        "odd.yaml": "!!python/object:odd {a: 1",
-        "odd.toml": "= 1",
-        "list.yml": "- 1",
-    }
-    found = Given(("python", "train.py", *files, "use_vllm=false"), files)
-    assert found.settings == {
-        "actor.backend": "fsdp:d4",
-        "actor.none": "None",
-        "use_vllm": "false",
-        "inference.vllm.tensor_parallel_size": "2",
-    }
-
-
-@given(st.text(), st.sampled_from([".yaml", ".toml"]))
-@example("!!timestamp x", ".yaml")
-@example("a: 2024-13-45", ".yaml")
-@example(f"a: 0x{'f' * 9000}", ".yaml")
-@example("a: &a {b: *a}", ".yaml")
-def test_no_configuration_file_is_in_the_way(text: str, suffix: str) -> None:
-    assert "use_vllm" in Given(("train", f"a{suffix}", "use_vllm=1"), {f"a{suffix}": text}).settings
-
-
-def test_flags_are_those_of_shell_scripts_and_the_command() -> None:
-    scripts = {
-        "run.sh": "# --no-comment\npython train.py --colocate \\\n --save $OUT --rate=1\n",
-        "train.py": "parser.add_argument('--other')\n",
-    }
-    found = Given(("bash", "run.sh", "train.py", "--last"), scripts)
-    assert found.flags == {"colocate", "save", "rate", "last"}
-    assert found.starts(r"\btrain\b")
-    assert not found.starts("add_argument")
-
-
-@pytest.mark.parametrize(
-    ("command", "missing"),
-    [
-        ("bash run.sh", "run.sh"),
-        ("bash there.sh x.py", None),
-        ("bash on-path.sh", None),
-        ("bash -c run.sh", None),
-        ("bash", None),
-        ("bash {folder}/run.sh", None),
-        ("python -u train.py train2.py", "train.py"),
-        ("python there.py other.py", None),
-        ("python -m train other.py", None),
-        ("python -c code other.py", None),
-        ("/usr/bin/torchrun --standalone sub/train.py", "sub/train.py"),
-        ("accelerate launch --config_file ds.yaml train.py", "train.py"),
-        ("accelerate launch --module train reward.path=a.py", None),
-        ("python x reward.path=a.py", None),
-        ("docker run image python train.py", None),
-    ],
-)
-def test_a_script_that_is_not_there_is_found(tmp_path: Path, command: str, missing: str | None) -> None:
-    for name in ("there.sh", "there.py", "bin/on-path.sh"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    assert missing_script(command.split(), tmp_path, str(tmp_path / "bin")) == missing
-
-
-def test_settings_of_scripts_are_read() -> None:
-    script = """
-# data.train_batch_size=1
-python -m verl.trainer.main_ppo \\
-  data.train_batch_size=64 \\
-  "actor_rollout_ref.rollout.n=4" \\
-  data.max_length=$LENGTH --model_name_or_path Qwen/Qwen2.5-7B "$@"
-"""
-    found = Given(("bash", "run.sh", "trainer.nnodes=2", "++data.train_batch_size=32"), {"run.sh": script})
-    assert found.settings["data.train_batch_size"] == "32"
-    assert found.settings["model_name_or_path"] == "Qwen/Qwen2.5-7B"
-    assert "data.max_length" not in found.settings
-    assert found.number("nothing", "actor_rollout_ref.rollout.n") == 4
-    assert found.unread_arguments is None
-    assert Given(("bash", "-x", "run.sh"), {"run.sh": "python train.py\n"}).unread_arguments == "run.sh"
-    assert Given(("python", "run.py"), {"run.py": "print(1)\n"}).unread_arguments is None
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=lambda adapter: adapter.name)

@@ -14,9 +14,10 @@ from launching import assert_nothing_left, count_silence, pass_time, plan, run, 
 from placebench.errors import JobExit, LaunchError
 from placebench.jobs.launching import Job
 from placebench.jobs.spec import JobSpec
+from placebench.record.end_file import EndFile
 from placebench.record.folder import TRACING, RunFolder, Status, Trial
 from placebench.run import launch as launches
-from placebench.run.failures import LaunchEnd, write_end
+from placebench.run.failures import LaunchEnd, explain, write_end
 from placebench.sessions.ray_cluster.discovery import Cluster
 from placebench.spec.bound import bind
 from placebench.spec.devices import with_labels
@@ -36,6 +37,7 @@ def _isolated(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("sys.exit(7)", "failed", "exit code 7"),
         ("end_step(1); sys.exit(0)", "failed", "after 1 of 2 steps"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "failed", "killed by SIGKILL"),
+        ("os.kill(os.getpid(), 40)", "failed", "killed by signal 40"),
         (
             "fail(10, 'failed', 'SomeError: it broke', 'Traceback\\n  x\\na.b.SomeError: it broke\\n')",
             "failed",
@@ -145,6 +147,15 @@ def test_what_to_do_about_memory_fits_whose_it_was(tmp_path: Path, message: str,
     lines = trial.error.read_text().splitlines()
     assert lines[1].startswith(f"what to do: {advice}")
     assert ("--- memory by device ---" in lines) == ("CUDA" in message)
+
+
+@pytest.mark.parametrize("kind", [JobExit.DONE, JobExit.OOM, JobExit.FAILED])
+def test_what_never_ends_after_a_failure_does_not_hide_it(tmp_path: Path, kind: JobExit) -> None:
+    trial, silent = Trial(tmp_path), LaunchEnd(Status.TIMEOUT, "no progress")
+    assert explain(trial, silent, ()) == silent
+    EndFile(kind=kind, message="Error: bad").write(trial)
+    failed = LaunchEnd(Status.OOM if kind is JobExit.OOM else Status.FAILED, "Error: bad")
+    assert explain(trial, silent, ()) == (silent if kind is JobExit.DONE else failed)
 
 
 @pytest.mark.parametrize("whose", ["CUDA", "HIP", "NCCL"])

@@ -1,9 +1,10 @@
 """What adapters have in common: how many devices of which node, and what none of the frameworks can be told."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from placebench.errors import Reasons
 from placebench.jobs.adapter import AskedPlacement
+from placebench.jobs.scripts import Given
 from placebench.spec.placement import Overlap, Placement, Pool, Role
 from placebench.spec.text import plural
 
@@ -14,6 +15,30 @@ RAY_LINES: Mapping[str, str] = {"RAY_DEDUP_LOGS": "0", "RAY_COLOR_PREFIX": "0"}
 def word(is_so: bool) -> str:
     """A truth as YAML and Hydra read it."""
     return str(is_so).lower()
+
+
+def is_on(value: str) -> bool:
+    """Whether a value is a truth, as Python, YAML and Hydra write it."""
+    return value.lower() in ("true", "1", "yes")
+
+
+def is_off(value: str) -> bool:
+    """Whether a value is an untruth, or none at all, as they write it."""
+    return value.lower() in ("false", "0", "no", "null", "none")
+
+
+def unknown_critic(key: str) -> Callable[[Given], tuple[str, ...]]:
+    """The remark on a command of which the advantage estimator, which stands under a key, is not known."""
+
+    def remarks(given: Given) -> tuple[str, ...]:
+        value = given.said.get(key, "")
+        line = (
+            f"{key} is {value}, which is known only when the job runs: it is taken for gae, and with one that trains no"
+            " critic, such as grpo, the pool of a critic apart is idle."
+        )
+        return (line,) if "$" in value else ()
+
+    return remarks
 
 
 def per_node(pool: Pool) -> int:

@@ -7,6 +7,7 @@ from placebench.jobs.adapters.common import (
     RAY_LINES,
     apart,
     by_node,
+    is_on,
     node_count,
     per_node,
     refuse,
@@ -72,7 +73,7 @@ def _asynchronous(asked: AskedPlacement) -> Iterator[str]:
             "NeMo-RL runs ahead with generation on GPUs of its own alone; nearest:"
             f" learners:L+engines:E/staleness={placement.staleness}"
         )
-    if lacking := [key for key in _FOR_ASYNC if given.settings.get(key, "").lower() != "true"]:
+    if lacking := [key for key in _FOR_ASYNC if not is_on(given.settings.get(key, ""))]:
         named = " ".join(f"++{key}=true" for key in lacking)
         yield f"asynchronous GRPO asks for {named}, which changes the job: give it to the command, for all placements"
 

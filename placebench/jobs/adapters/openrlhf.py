@@ -16,6 +16,7 @@ from placebench.jobs.adapters.common import (
     shared_by,
     undivided,
     uneven,
+    unknown_critic,
 )
 from placebench.jobs.scripts import Given
 from placebench.spec.placement import Placement, Role
@@ -135,4 +136,5 @@ OPENRLHF = Adapter(
     log_format="openrlhf",
     ray="own",
     notes=("OpenRLHF cannot be told a number of steps; data and episodes of the command must suffice for them.",),
+    remarks=unknown_critic(_ESTIMATOR),
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from placebench.errors import Reasons
 from placebench.jobs.adapter import LOGGED, TRAINER_STEP, Adapter, AskedPlacement, Beside, Settings, Training
-from placebench.jobs.adapters.common import by_node
+from placebench.jobs.adapters.common import by_node, is_off, is_on
 from placebench.jobs.nested import WITHIN
 from placebench.jobs.scripts import Given
 from placebench.spec.phases import UPDATE_ACTOR
@@ -103,18 +103,19 @@ def _is_accelerate(given: Given) -> bool:
 
 
 def _uses_vllm(given: Given) -> bool:
-    return given.settings.get("use_vllm", "false").lower() in ("true", "1", "yes")
+    return is_on(given.settings.get("use_vllm", "false"))
 
 
 def _model(given: Given) -> str | None:
-    return next((given.settings[key] for key in _MODEL if key in given.settings), None)
+    return given.told(*_MODEL)
 
 
 def _training(given: Given) -> Training | None:
     """GRPO in bfloat16 that makes an optimizer step of all that it has generated, whole models trained."""
     model, size = _model(given), given.number("per_device_train_batch_size")
-    others = ("use_peft", "fp16", "steps_per_generation", "generation_batch_size", "num_iterations")
-    is_plain = given.said.get("bf16", "true") == "true" and given.said.keys().isdisjoint(others)
+    others = ("no_bf16", "steps_per_generation", "generation_batch_size", "num_iterations")
+    is_plain = is_on(given.said.get("bf16", "true")) and given.said.keys().isdisjoint(others)
+    is_plain = is_plain and all(is_off(given.said.get(key, "false")) for key in ("use_peft", "fp16"))
     if not model or not size or not is_plain:
         return None
     steps = given.number("gradient_accumulation_steps") if "gradient_accumulation_steps" in given.said else 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from placebench.errors import Reasons
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings, Training
-from placebench.jobs.adapters.common import RAY_LINES, node_count, per_node, uneven
+from placebench.jobs.adapters.common import RAY_LINES, is_off, is_on, node_count, per_node, uneven, unknown_critic
 from placebench.jobs.scripts import Given
 from placebench.spec.phases import UPDATE_ACTOR
 from placebench.spec.placement import Overlap, Placement, Role
@@ -115,12 +115,13 @@ def _roles(placement: Placement, given: Given) -> Iterator[str]:
         )
     if roles[Role.REWARD] == roles[Role.ACTOR]:
         return
-    if given.settings.get("reward.reward_model.enable", "False").lower() == "true" and not _reward_apart(placement):
+    has_model = is_on(given.settings.get("reward.reward_model.enable", "False"))
+    if has_model and not _reward_apart(placement):
         yield (
             "verl puts a reward model beside the actor or in a pool of its own; write a file with reward in"
             f" {roles[Role.ACTOR]} or alone in a pool"
         )
-    if _reward_apart(placement) and given.settings.get("reward.reward_model.enable", "False").lower() != "true":
+    if _reward_apart(placement) and not has_model:
         yield f"{roles[Role.REWARD]} would be idle: the command does not set reward.reward_model.enable=True"
 
 
@@ -144,7 +145,7 @@ def _batches(placement: Placement, given: Given) -> Iterator[str]:
 
 
 def _has_critic(given: Given) -> bool:
-    return given.settings.get(_ESTIMATOR, _OF_A_CRITIC) == _OF_A_CRITIC
+    return given.settings.get(_ESTIMATOR, _OF_A_CRITIC) == _OF_A_CRITIC  # of one that is not known, see its remark
 
 
 def _reward_apart(placement: Placement) -> bool:
@@ -155,7 +156,7 @@ def _training(given: Given) -> Training | None:
     """PPO or GRPO in bfloat16, whole models trained."""
     said = given.said
     model, critic = (given.settings.get(f"{name}.model.path") for name in ("actor_rollout_ref", "critic"))
-    lora = {value for key, value in said.items() if "lora" in key} - {"0", "False", "null"}
+    lora = [value for key, value in said.items() if "lora" in key and not is_off(value)]
     precisions = {value for key, value in said.items() if key.endswith(("param_dtype", "fsdp_config.dtype"))}
     epochs = given.number(f"{_ACTOR}.ppo_epochs") if f"{_ACTOR}.ppo_epochs" in said else 1
     if not model or not epochs or lora or precisions - {"bf16", "bfloat16"}:
@@ -203,4 +204,5 @@ VERL = Adapter(
         " PLACEBENCH_POLL_S=2 leaves it as it is.",
         "verl draws a critic's value head anew in every launch, so that its losses differ from launch to launch.",
     ),
+    remarks=unknown_critic(_ESTIMATOR),
 )

@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import secrets
-import signal
 import socket
 import subprocess
 import threading
@@ -17,6 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from placebench.errors import LaunchError, PlacebenchError
+from placebench.host.signals import signal_name
 from placebench.sessions.base import LOOPBACK, OneHost
 from placebench.sessions.torchrun.calls import Link, RankCalls, RankError
 from placebench.sessions.torchrun.command import end_process, rank_environment, start_bound, torchrun_command
@@ -121,7 +121,7 @@ class Torchrun(OneHost):
                 device = places[greeting["node"], greeting["local_rank"]]
                 self._ranks[device] = Link(connection, f"the worker of {device} (pid {greeting['pid']})", self.calls)
             elif (code := self._exit_code()) is not None:
-                end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
+                end = f"was killed by {signal_name(-code)}" if code < 0 else f"has ended with exit code {code}"
                 raise LaunchError(f"torchrun {end} before its ranks began: see train.log")
 
     def _exit_code(self) -> int | None:
