@@ -21,6 +21,7 @@ from placebench.logs.timing import Kind
 from placebench.record.folder import Trial
 from placebench.record.job_record import JobLaunch, LogFlag, LogRecord
 from placebench.record.launch_file import LaunchFile
+from placebench.record.launch_lines import may_be_metric
 from placebench.record.progress import PhaseTime
 from placebench.spec.devices import Device
 from placebench.spec.phases import STEP
@@ -206,8 +207,8 @@ class StepReader:
                     window = Window(line.step, end - took, end)
                 own: dict[str, Any] = {}
                 if run and number is not None:
-                    known = run.metrics.loc[[number]].dropna(axis="columns")
-                    own = dict(zip(map(str, known.columns), known.to_numpy()[0].tolist(), strict=True))
+                    known = run.logs[0].table.metrics_of(number)
+                    own = {name: value for name, value in known.items() if may_be_metric(name, value)}
                 own |= {"timing_s/step": took}
                 if isfinite(count := tokens.get(number, float("nan")) / line.steps):
                     own |= {"perf/total_num_tokens": count}

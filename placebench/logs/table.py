@@ -274,6 +274,19 @@ class StepTable:
         found = (layout for layout in self._layouts.values() if number is None or number in layout.metrics)
         return set().union(*(layout.steps for layout in found))
 
+    def metrics_of(self, step: int) -> dict[str, float]:
+        """What the log has of a step, as far as it is kept: also numbers that are NaN, unlike those that it lacks."""
+        names, begin = list(self.names), self._begin(step)
+        found = []
+        for layout in self._layouts.values():
+            if (row := layout.row_of(step)) is not None and layout.order[row] >= begin:
+                found.append((layout.order[row], layout.metrics.tolist(), layout.row_values(row)))
+        return {
+            names[metric]: value
+            for _, metrics, values in sorted(found, key=lambda line: line[0])
+            for metric, value in zip(metrics, values, strict=True)
+        }
+
     def frame(self, launch: str) -> pd.DataFrame:
         """What is kept as a tidy frame, by step and in the order of printing.
 

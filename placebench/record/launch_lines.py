@@ -36,18 +36,23 @@ class _Line(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
 
+def may_be_metric(name: str, value: float) -> bool:
+    """Whether a metric of a step can have a value: losses may be infinite or NaN, times and counts may not."""
+    return not name.startswith(("timing_s/", "perf/")) or abs(value) <= 1e18
+
+
 class StepLine(_Line):
     """A line of `steps.jsonl`."""
 
     step: Step
     metrics: dict[str, float]
-    """Losses may be infinite or NaN, as training makes them; times and counts may not."""
+    """See `may_be_metric`."""
 
     @field_validator("metrics")
     @classmethod
     def _counts_are_finite(cls, metrics: dict[str, float]) -> dict[str, float]:
         for name, value in metrics.items():
-            if name.startswith(("timing_s/", "perf/")) and not abs(value) <= 1e18:
+            if not may_be_metric(name, value):
                 raise ValueError(f"{name} is {value:g}")
         return metrics
 

@@ -1,6 +1,7 @@
 """Where roles were seen, beside where they were asked to be."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,30 @@ def test_all_that_the_hooks_say_is_said_once_and_of_a_log_each_kind(tmp_path: Pa
         LogRecord(framework="verl", format="verl", flags=tuple(flags)).write(Trial(path / "trials" / launch))
     found = [line for line in caveats(compare_run(path)) if line.startswith(("hook", "dropped"))]
     assert found == ["hook 1", "hook 2", "hook 3", "dropped: 1 of 4 lines have no step"]
+
+
+def test_training_has_failed_where_a_job_has_logged_it(tmp_path: Path) -> None:
+    path = of_job(SyntheticRun(layouts={"standard": STANDARD}, rounds=2), tmp_path / "job")
+
+    def log(launch: str, metrics: Callable[[int], dict[str, float]]) -> None:
+        file = path / "trials" / launch / "steps.jsonl"
+        found = [json.loads(line) for line in file.read_text().splitlines()]
+        with file.open("w") as stream:
+            for row in found:
+                append_jsonl(stream, row | {"metrics": row["metrics"] | metrics(row["step"])})
+
+    def failed() -> list[str]:
+        return [line for line in caveats(compare_run(path)) if "failed" in line]
+
+    log("01-standard", lambda step: {"actor/pg_loss": 0.5, "actor/grad_norm": 0.5} if step > 4 else {})
+    assert failed() == []  # verl's actor does not train as long as the critic warms up
+    log("01-standard", lambda step: {"loss": math.nan, "actor/grad_norm": math.nan})
+    log("02-standard", lambda step: {"train/loss": 0.5, "grad_norm": math.inf} if step == 5 else {})
+    told = "training has failed, although its times were measured."
+    assert failed() == [
+        f"round 1 standard: loss is nan in measured step 3 and 3 later steps: {told}",
+        f"round 2 standard: grad_norm is inf in measured step 5: {told}",
+    ]
 
 
 def test_shares_are_of_the_measured_steps(tmp_path: Path) -> None:

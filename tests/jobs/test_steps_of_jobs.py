@@ -197,6 +197,19 @@ for step in range(1, 4):
     assert [(row["launch"], row["timing_s/step"]) for row in rows(trial)] == [(2, 0.5)] * 3
 
 
+def test_a_number_that_is_none_is_told_from_one_that_is_lacking(tmp_path: Path) -> None:
+    text = """
+import json
+for step in range(1, 5):
+    learned = {"loss": float("nan"), "perf/mfu": float("nan"), "kl": None} if step > 2 else {}
+    print(json.dumps({"step": step, "timing_s/step": 0.5, **learned}), flush=True)
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), steps=4)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert [str(row.get("loss")) for row in rows(trial)] == ["None", "None", "nan", "nan"]
+    assert not [name for row in rows(trial) for name in ("kl", "perf/mfu") if name in row]
+
+
 # Steps, and what is no step of training between them: a sampled response, and the settings as they are printed.
 AMONG_TEXT = """
 import json, sys, time

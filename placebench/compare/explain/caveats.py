@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 
 from placebench.compare.comparability import fact_text, has_other_lengths, has_other_work, has_unknown_work
 from placebench.compare.comparison import Comparison
@@ -31,7 +30,7 @@ DRIFT = "if the machine changed in between, that shows as a difference"
 UNKNOWN_DRIFT = "if they did not and the machine changed in between, that shows as a difference"
 MISSED_TICKS = 0.01
 # Metrics that are numbers as long as training works, in the order in which one spoils the next.
-LEARNING = (r"^critic/score/mean$", r"^critic/rewards/mean$", r"_loss$", r"/grad_norm$")
+LEARNING = (r"^critic/score/mean$", r"^critic/rewards/mean$", r"(^|_|/)loss$", r"(^|/)grad_norm$")
 
 
 def caveats(comparison: Comparison) -> tuple[str, ...]:
@@ -126,19 +125,25 @@ def _beside_other_runs(run: Run, launches: Sequence[Launch]) -> Iterator[str]:
 
 
 def _not_finite(launch: Launch) -> Iterator[str]:
-    """Training that has come apart: it takes its time, but computes nothing that a job would go on with."""
-    steps = launch.steps
-    names = [name for words in LEARNING for name in steps.columns if re.search(words, name)]
-    values = steps.loc[steps.index > launch.last_warmup_step, names].apply(pd.to_numeric, errors="coerce").sort_index()
-    wrong = values[~np.isfinite(values).all(axis="columns")]
-    if wrong.empty:
+    """Training that has come apart: it takes its time, but computes nothing that a job would go on with.
+
+    What a step does not have, such as what an actor logs that does not train yet, says nothing.
+    """
+    names = [name for words in LEARNING for name in launch.steps.columns if re.search(words, name)]
+    measured = {line.step: line.metrics for line in launch.lines.steps if line.step > launch.last_warmup_step}
+    wrong = {
+        step: found[0]
+        for step, metrics in sorted(measured.items())
+        if (found := [name for name in names if not math.isfinite(metrics.get(name, 0.0))])
+    }
+    if not wrong:
         return
-    first = wrong.index[0]
-    name, value = next((name, value) for name, value in wrong.loc[first].items() if not math.isfinite(value))
+    first, name = next(iter(wrong.items()))
     also = f" and {plural(len(wrong) - 1, 'later step')}" if len(wrong) > 1 else ""
+    advice = "" if launch.is_of_job else " Check data.reward, the learning rates and precision."
     yield (
-        f"{launch.label}: {name} is {value} in measured step {first}{also}: training has failed, although its times"
-        " were measured. Check data.reward, the learning rates and precision."
+        f"{launch.label}: {name} is {measured[first][name]} in measured step {first}{also}: training has failed,"
+        f" although its times were measured.{advice}"
     )
 
 
