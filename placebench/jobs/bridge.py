@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.errors import JobExit, LaunchError
-from placebench.host.processes import adopt_orphans, descendants, kill_processes
+from placebench.host.processes import adopt_orphans, descendants, kill_processes, reap_orphans
 from placebench.host.signals import signal_name
 from placebench.jobs.end import end_by, end_by_words
 from placebench.jobs.log_steps import Found, StepReader, may_lack_log
@@ -36,6 +36,7 @@ from placebench.spec.legible import one_line
 
 _POLL_S = 0.05
 _TELL_EVERY_S = 1.0
+_REAP_EVERY_S = 1.0
 # A framework that ends by itself after the last step has time for it; then it is ended.
 _GRACE_S = 3.0
 _END_S = 2.0
@@ -60,7 +61,7 @@ class Bridge:
         self._nodes = nodes_of(asked, trial)
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._done = 0
-        self._told = 0.0
+        self._told = self._reaped = 0.0
         self._phases: tuple[PhaseTime, ...] = ()
 
     def run(self) -> EndFile:
@@ -145,6 +146,7 @@ class Bridge:
 
     def _read_steps(self, command: subprocess.Popen[bytes], reader: StepReader) -> None:
         while command.poll() is None and self._done < self._job.steps:
+            self._reap()
             self._write(reader.read())
             self._tell(reader)
             for name, process in self._running[:-1]:
@@ -250,7 +252,10 @@ class Bridge:
         size = log.stat().st_size if log.is_file() else 0
         process = self._start(name, command, self._environment, log)
         try:
-            process.wait()
+            while process.poll() is None:
+                self._reap()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_S)
         finally:
             self._end(process)
             self._running.pop()
@@ -259,6 +264,12 @@ class Bridge:
             said = read_end(log, min(more, _LAST_BYTES)).strip().splitlines()[-1:] if more > 0 else []
             what = one_line(said[0]) if said else shown(command)
             raise LaunchError(f"{name} ended with {_ended(process.returncode)}: {what}")
+
+    def _reap(self) -> None:
+        """Let go of what the job's processes have left behind and what has ended since, now and then."""
+        if time.monotonic() - self._reaped >= _REAP_EVERY_S:
+            self._reaped = time.monotonic()
+            reap_orphans([process.pid for _, process in self._running])
 
     def _stop_all(self) -> None:
         """End what runs, the last that was started first."""

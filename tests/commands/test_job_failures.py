@@ -137,6 +137,33 @@ while True:
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _runs_here(pid)]
 
 
+def test_what_a_job_leaves_behind_and_has_ended_is_not_kept_as_zombies_while_it_runs() -> None:
+    program = """
+import os, subprocess, sys, time
+from pathlib import Path
+subprocess.run(["sh", "-c", "for i in $(seq 20); do (true &); done"])
+def zombies():
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent, *_ = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if state == "Z" and int(parent) == os.getppid():
+            yield path
+deadline = time.monotonic() + 60
+while any(zombies()) and time.monotonic() < deadline:
+    time.sleep(0.05)
+if any(zombies()):
+    sys.exit(f"{len([*zombies()])} zombies")
+for step in (1, 2, 3):
+    print(f"step:{step} - timing_s/step:0.01", flush=True)
+"""
+    write(Path(), "plain.py", program)
+    asked = ("--rounds", "1", "--steps", "3", "--warmup-steps", "1")
+    result = invoke("run", *BASE, *asked, "--job", "command", "--", sys.executable, "plain.py")
+    assert (result.exit_code, "1 of 1 launches done" in result.stdout) == (0, True), result.output
+
+
 def test_a_job_that_prints_a_lot_is_read_to_its_end_and_its_log_kept() -> None:
     # Far more than is looked at for steps at a time.
     lines = "sys.stdout.write(('x' * 1023 + '\\n') * 20_000)"
