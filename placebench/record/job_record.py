@@ -100,7 +100,7 @@ class LogFlag(Record):
     """Name of what the hooks in a job say."""
 
     name: str
-    """Kind of it: of one kind, launches have the same to say, but for what their hooks do."""
+    """Kind of it."""
     text: str
     """What it is, half a sentence."""
 
