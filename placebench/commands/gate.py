@@ -170,5 +170,5 @@ def save(run: str, path: Path) -> None:
     saved = save_baseline(source.path, path, source.placement)
     for line in saved.set_aside:
         say(f"placebench: {line}", sys.stderr)
-    launches = ", ".join(f"{len(placement.launches)} of {name}" for name, placement in saved.placements.items())
+    launches = ", ".join(f"{placement.finished} of {name}" for name, placement in saved.placements.items())
     say(f"{path}: {launches} launches of {saved.run}")

@@ -16,6 +16,7 @@ from placebench.record.folder import RunFolder, Status, utc_now, write_output
 from placebench.spec.launchers import RAY
 from placebench.spec.legible import shown
 from placebench.spec.reading import refuse_pipe
+from placebench.spec.text import plural
 from placebench.version import __version__
 
 # Fewer launches have no interval.
@@ -31,15 +32,22 @@ class MeasuredPlacement(_Kept):
 
     devices: tuple[str, ...] = Field(description="the model of every device")
     planned: int = Field(description="launches that the run was to have")
-    launches: tuple[dict[str, float], ...] = Field(description="numbers of each finished launch, by key")
+    launches: tuple[dict[str, float], ...] = Field(
+        description="numbers of each launch, by key; none of one that was set aside, whose place is kept"
+    )
     steps: tuple[tuple[tuple[int, float, float], ...], ...] = Field(
         (), description="measured steps of each launch: number, seconds, tokens; none in files of earlier versions"
     )
     failures: tuple[str, ...] = Field((), description="why launches are not done")
     set_aside: tuple[str, ...] = Field((), exclude=True, description="damaged launches; of run folders alone")
 
+    @property
+    def finished(self) -> int:
+        """How many launches have numbers."""
+        return sum(map(bool, self.launches))
+
     def side(self, name: str) -> Side:
-        """The placement as a side of a comparison, its launches numbered from 1."""
+        """The placement as a side of a comparison, its launches numbered from 1 in the order of their rounds."""
         columns = ("step", STEP_TIME.key, "tokens")
         steps = [
             dict(zip(columns, step, strict=True)) | {"round": number}
@@ -48,7 +56,9 @@ class MeasuredPlacement(_Kept):
         ]
         return Side(
             name=name,
-            launch_values=pd.DataFrame.from_dict(dict(enumerate(self.launches, start=1)), orient="index"),
+            launch_values=pd.DataFrame.from_dict(
+                {number: launch for number, launch in enumerate(self.launches, start=1) if launch}, orient="index"
+            ),
             steps=pd.DataFrame(steps) if len(self.steps) == len(self.launches) else pd.DataFrame(),
         )
 
@@ -76,7 +86,9 @@ class Baseline(_Kept):
         named = [(one.run, one.measured, one.host.get("hostname")) for one in (self, other)]
         shared = self.placements.keys() & other.placements.keys()
         return named[0] == named[1] and any(
-            launch in other.placements[name].launches for name in shared for launch in self.placements[name].launches
+            launch and launch in other.placements[name].launches
+            for name in shared
+            for launch in self.placements[name].launches
         )
 
     def only(self, placement: str) -> "Baseline":
@@ -117,7 +129,9 @@ def _measured(side: RunSide) -> MeasuredPlacement:
         for launch in missing
         if launch.status is not Status.DAMAGED
     ]
-    values = side.launch_values.sort_index()
+    damaged = [one.round for one in missing if one.status is Status.DAMAGED]
+    # Interleaved launches are paired by their places.
+    values = side.launch_values.reindex(sorted({*side.launch_values.index, *damaged}))
     return MeasuredPlacement(
         devices=tuple(side.run.devices[device].name for device in side.placement.devices),
         planned=side.run.record.rounds,
@@ -149,11 +163,9 @@ def save_baseline(run: Path, path: Path, placement: str | None = None) -> Baseli
     for name, measured in baseline.placements.items():
         if measured.failures:
             raise LaunchError(f"{run}: no baseline from a run with launches that are not done: {measured.failures[0]}")
-        if len(measured.launches) < MIN_LAUNCHES:
-            raise LaunchError(
-                f"{run}: {name} has {len(measured.launches)} finished launch: a baseline needs {MIN_LAUNCHES} or more"
-                " (--rounds)"
-            )
+        if measured.finished < MIN_LAUNCHES:
+            done = plural(measured.finished, "finished launch", "finished launches")
+            raise LaunchError(f"{run}: {name} has {done}: a baseline needs {MIN_LAUNCHES} or more (--rounds)")
     write_named(path, baseline.model_dump_json(indent=1) + "\n")
     return baseline
 

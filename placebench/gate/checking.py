@@ -160,6 +160,8 @@ def check(
         sides = [(baseline.placements[name].side(name), run.placements[name].side(name)) for name in shared]
         cases = [_case(metric, *pair, max_regression, paired=paired) for pair in sides for metric in chosen]
     failures += [_not_measured(case) for case in cases if case.outcome is Outcome.NOT_MEASURED]
+    if not failures:
+        failures += [line for case in cases for line in _too_few(case, min_launches)]
     return BaselineCheck(
         run=run.run,
         baseline=baseline.run,
@@ -304,9 +306,19 @@ def _too_little(placement: MeasuredPlacement, name: str, whose: str, min_launche
     if placement.failures:
         more = f" and {len(placement.failures) - 1} more" if len(placement.failures) > 1 else ""
         return [f"{whose} has launches that are not done: {placement.failures[0]}{more}"]
-    if len(placement.launches) < min_launches:
-        return [f"{whose} has {plural(len(placement.launches), 'launch', 'launches')} of {name}, {min_launches} needed"]
+    if placement.finished < min_launches:
+        return [f"{whose} has {plural(placement.finished, 'launch', 'launches')} of {name}, {min_launches} needed"]
     return []
+
+
+def _too_few(case: MetricCheck, min_launches: int) -> Iterator[str]:
+    """That too few launches have a number, though enough are done, or too few of those that belong together."""
+    assert case.ratio is not None
+    few, what = min(case.ratio.launches), "launches of a side"
+    if case.ratio.pairs:
+        few, what = case.ratio.pairs, "pairs of launches"
+    if few < min_launches:
+        yield f"{case.placement}: {case.metric.label} was measured in {few} {what}, {min_launches} needed"
 
 
 def _case(metric: Metric, before: Side, now: Side, max_regression: float, *, paired: bool) -> MetricCheck:

@@ -22,6 +22,7 @@ from placebench.errors import JobExit, LaunchError
 from placebench.host.processes import adopt_orphans, descendants, kill_processes, reap_orphans
 from placebench.host.signals import signal_name
 from placebench.jobs.end import end_by, end_by_words
+from placebench.jobs.log_files import states_of
 from placebench.jobs.log_steps import Found, StepReader, may_lack_log
 from placebench.jobs.nodes import nodes_of
 from placebench.jobs.places import ray_head
@@ -33,6 +34,7 @@ from placebench.sessions.own_ray import HEAD_PATIENCE
 from placebench.sessions.torchrun.command import start_bound
 from placebench.spec.devices import Device
 from placebench.spec.legible import one_line
+from placebench.spec.reading import FileState
 
 _POLL_S = 0.05
 _TELL_EVERY_S = 1.0
@@ -100,10 +102,10 @@ class Bridge:
                 self._wait_for("before", job.before)
             self._progress("start")
             self._start_beside()
-            begun = time.monotonic()
+            begun, written = time.monotonic(), states_of(job.log_files)
             command = self._start("the command", job.command, self._environment, self._trial.log)
             self._register(command.pid)
-            return self._follow(command, begun)
+            return self._follow(command, begun, written)
         except Exception as error:
             explained = self._nodes.explain(error)
             if explained is error:
@@ -125,10 +127,10 @@ class Bridge:
             return str(error)
         return None
 
-    def _follow(self, command: subprocess.Popen[bytes], begun: float) -> EndFile:
-        """Read steps until there are enough, or the command ends."""
+    def _follow(self, command: subprocess.Popen[bytes], begun: float, written: Mapping[str, FileState]) -> EndFile:
+        """Read steps until there are enough, or the command ends; what was `written` before it began has none."""
         is_stopped = False
-        with StepReader(self._trial, self._asked, self._job, self._nodes, begun) as reader:
+        with StepReader(self._trial, self._asked, self._job, self._nodes, begun, written) as reader:
             try:
                 self._read_steps(command, reader)
             except KeyboardInterrupt:

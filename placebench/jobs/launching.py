@@ -13,7 +13,7 @@ from placebench.jobs.adapter import Adapter, AskedPlacement, Settings, Training
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attach.environment import PASSED_ON, attached
 from placebench.jobs.command_lines import with_args, with_launcher_args
-from placebench.jobs.log_files import log_patterns, states_of
+from placebench.jobs.log_files import log_patterns
 from placebench.jobs.places import RENDEZVOUS, places_of, ray_node
 from placebench.jobs.programs import in_home
 from placebench.jobs.python_path import replaced_path
@@ -290,7 +290,6 @@ class Job:
             ray=ray,
             ray_head=ray_head,
             log_files=patterns,
-            logs_before=states_of(patterns),
             log_format=spec.log.format or self.adapter.log_format,
             settled_flags=self.adapter.settled,
             phases=spec.phases,

@@ -1,6 +1,7 @@
 """The logs of a job of the user's under way: which of them has its steps, and when each of these had ended."""
 
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from placebench.logs.follow import GrowingLog
 from placebench.logs.read import Log
 from placebench.record.folder import Trial
 from placebench.record.job_record import JobLaunch
+from placebench.spec.reading import FileState
 
 _POLL_S = 0.05
 # A step that may have more lines to come is whole when none has come for so long.
@@ -88,11 +90,12 @@ class LogSources:
     Args:
         trial: the launch's folder.
         job: what it starts.
+        before: what was in its log files before it began, by their paths.
         lock: to be held by whoever looks at a log.
     """
 
-    def __init__(self, trial: Trial, job: JobLaunch, lock: threading.Lock) -> None:
-        self._printed, self._job, self._lock = trial.log, job, lock
+    def __init__(self, trial: Trial, job: JobLaunch, before: Mapping[str, FileState], lock: threading.Lock) -> None:
+        self._printed, self._job, self._before, self._lock = trial.log, job, before, lock
         self._sources: dict[Path, LogSource] = {}
         self._open = ExitStack()
 
@@ -110,7 +113,7 @@ class LogSources:
                     self._lock,
                     log_format=self._job.log_format if is_told else None,
                     poll_s=_POLL_S,
-                    before=self._job.logs_before.get(str(path)),
+                    before=self._before.get(str(path)),
                     is_printed=path == self._printed,
                 )
                 self._sources[path] = LogSource(self._open.enter_context(growing))

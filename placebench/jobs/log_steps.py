@@ -7,7 +7,7 @@ its steps, a step lasts from the line before. A loop of the user's own that logs
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from placebench.record.launch_lines import may_be_metric
 from placebench.record.progress import PhaseTime
 from placebench.spec.devices import Device
 from placebench.spec.phases import STEP
+from placebench.spec.reading import FileState
 from placebench.telemetry.spans import CONTROLLER, Span
 
 if TYPE_CHECKING:
@@ -71,14 +72,23 @@ class StepReader:
         job: what it starts.
         nodes: where its processes are.
         begun: when its command was started, on the monotonic clock.
+        before: what was in its log files by then, by their paths.
     """
 
-    def __init__(self, trial: Trial, asked: LaunchFile, job: JobLaunch, nodes: Nodes, begun: float) -> None:
+    def __init__(
+        self,
+        trial: Trial,
+        asked: LaunchFile,
+        job: JobLaunch,
+        nodes: Nodes,
+        begun: float,
+        before: Mapping[str, FileState],
+    ) -> None:
         self._trial, self._job, self._last_end = trial, job, begun
         self._lock = threading.Lock()
         self._clock = nodes.clock
         self._attached = AttachedSpans(trial.attached, asked.run_placement, asked.devices, job.timers, nodes)
-        self._sources = LogSources(trial, job, self._lock)
+        self._sources = LogSources(trial, job, before, self._lock)
         self._chosen: LogSource | None = None
         self._may_lack_log = may_lack_log(job)
         self._written = 0

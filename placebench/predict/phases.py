@@ -269,6 +269,14 @@ class PhaseModel:
         cases = (case for file in self.calibrations for case in file.cases)
         return next((case.counts for case in cases if case.counts and self.is_same(case)), None)
 
+    @property
+    def step_tokens(self) -> float | None:
+        """The tokens of a step of this work; None where nobody counted."""
+        if self.counts:
+            return self.counts.tokens
+        cases = (case for file in self.calibrations for case in file.cases)
+        return next((case.tokens for case in cases if case.tokens and self.is_same(case)), None)
+
     def _parts(self, name: str, devices: int, shared_by: int) -> PhaseParts | None:
         if self.peak is None or self.shapes is None or self.workload is None:
             return None

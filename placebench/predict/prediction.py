@@ -185,8 +185,8 @@ def _tokens(model: StepModel, placement: Placement) -> float:
     if model.phases.workload is None:
         return float("nan")
     workload = placed_workload(model.phases.workload, placement)
-    if model.phases.counts:
-        return model.phases.counts.tokens * workload.batch.size / model.phases.workload.batch.size
+    if counted := model.phases.step_tokens:
+        return counted * workload.batch.size / model.phases.workload.batch.size
     return workload.batch.size * (workload.batch.max_prompt_length + mean_response(workload))
 
 

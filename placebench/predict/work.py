@@ -76,8 +76,9 @@ def micro_batch_count(workload: Workload, sequences: int, length: float) -> int:
 
 def has_equal_lengths(workload: Workload) -> bool:
     """Whether all sequences are as long as the workload allows."""
-    rollout = workload.rollout
-    return rollout.ignore_eos and rollout.response_lengths == "longest" and workload.data.fill_prompts
+    rollout, data = workload.rollout, workload.data
+    are_full = data.source == "arithmetic" and data.fill_prompts  # no other prompts are filled up
+    return rollout.ignore_eos and rollout.response_lengths == "longest" and are_full
 
 
 def phase_shape(phase: Phase, shapes: JobShapes) -> ModelShape:

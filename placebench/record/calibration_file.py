@@ -60,6 +60,8 @@ class MeasuredCase(Record):
     """Shapes of the models; None where they are not known."""
     counts: StepCounts | None = None
     """What its sequences were; None where only the workload tells."""
+    tokens: Annotated[float, Field(gt=0, le=1e15)] | None = None
+    """Of a step; None where nobody counted, and in files of earlier versions, of which `counts` tells."""
     pools: Annotated[int, Field(ge=1)] = 1
     """Number of the placement's pools."""
     step_s: Seconds | None = None

@@ -7,7 +7,7 @@ from pydantic import Field
 from placebench.errors import DamagedLaunchError, UsageError
 from placebench.record.folder import SCHEMA_VERSION, Trial, write_json
 from placebench.record.parts import Record
-from placebench.spec.reading import FileState, parse_json, read_text
+from placebench.spec.reading import parse_json, read_text
 
 
 class JobWork(Record):
@@ -75,8 +75,6 @@ class JobLaunch(Record):
     """What starts on its other nodes: a Ray that joins `ray_head`, or the job's own command."""
     log_files: tuple[str, ...] = ()
     """Files with its steps, beside what it prints: patterns of absolute paths."""
-    logs_before: dict[str, FileState] = Field(default_factory=dict)
-    """What of them was there before the launch, by path: another launch's."""
     log_format: str | None = None
     """Name of their format; None to find it by the content."""
     phases: dict[str, str] = Field(default_factory=dict)
@@ -100,7 +98,7 @@ class LogFlag(Record):
     """Name of what the hooks in a job say."""
 
     name: str
-    """Kind of it: of one kind, launches have the same to say, but for what their hooks do."""
+    """Kind of it."""
     text: str
     """What it is, half a sentence."""
 

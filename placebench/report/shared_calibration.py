@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from math import log, sqrt
 from pathlib import Path
+from statistics import fmean
 
 from pydantic import ValidationError
 
-from placebench.compare.metrics import STEP_TIME
+from placebench.compare.metrics import STEP_TIME, TOKENS
 from placebench.errors import UsageError
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase
 from placebench.report.kept import read_summary
@@ -74,6 +75,7 @@ def _case(summary: Summary, placement: PlacementSummary) -> MeasuredCase | None:
         pools=len(placement.pools),
         step_s=step.value,
         gap_s=sum(gaps) if gaps else None,
+        tokens=_tokens(summary, placement),
         launches=max(1, placement.launches),
         launch_sd=_spread(step),
         round_steps={
@@ -83,6 +85,17 @@ def _case(summary: Summary, placement: PlacementSummary) -> MeasuredCase | None:
         },
         phases=phases,
     )
+
+
+def _tokens(summary: Summary, placement: PlacementSummary) -> float | None:
+    """The tokens of a step, mean of the launches; None where they were not counted."""
+    found = [
+        tokens
+        for one in summary.launches
+        if one.placement == placement.name
+        and (tokens := (one.values.get(STEP_TIME.key) or 0.0) * (one.values.get(TOKENS.key) or 0.0))
+    ]
+    return fmean(found) if found else None
 
 
 def _nodes(summary: Summary) -> int:

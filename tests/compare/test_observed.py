@@ -80,15 +80,37 @@ def test_roles_where_they_were_asked_to_be_give_no_warning(tmp_path: Path, name:
     assert [launch.startup_s for launch in summary.launches] == [None, None]
 
 
-def test_all_that_the_hooks_say_is_said_once_and_of_a_log_each_kind(tmp_path: Path) -> None:
-    path = of_job(SyntheticRun(layouts={"standard": STANDARD}, rounds=2), tmp_path / "job")
-    said = {"01-standard": ("hook 1", "hook 2"), "02-standard": ("hook 2", "hook 3")}
-    for number, (launch, texts) in enumerate(said.items()):
-        flags = [LogFlag(name="spans", text=text) for text in texts]
-        flags.append(LogFlag(name="dropped", text=f"{number} of 4 lines have no step"))
-        LogRecord(framework="verl", format="verl", flags=tuple(flags)).write(Trial(path / "trials" / launch))
-    found = [line for line in caveats(compare_run(path)) if line.startswith(("hook", "dropped"))]
-    assert found == ["hook 1", "hook 2", "hook 3", "dropped: 1 of 4 lines have no step"]
+def test_what_hooks_and_logs_say_is_said_once_with_whose_it_is(tmp_path: Path) -> None:
+    layouts = {"standard": STANDARD, "split": SPLIT}
+    path = of_job(SyntheticRun(layouts=layouts, rounds=3), tmp_path / "job")
+
+    def log(launch: str, *flags: tuple[str, str]) -> None:
+        said = tuple(LogFlag(name=name, text=text) for name, text in flags)
+        LogRecord(framework="verl", format="verl", flags=said).write(Trial(path / "trials" / launch))
+
+    trap = ("trap", "of the framework")
+    log("01-standard", trap, ("spans", "hook a"), ("restart", "at step 3"), ("restart", "at step 5"))
+    log("02-standard", trap, ("spans", "hook a"), ("spans", "hook b"), ("cut-off", "a step"))
+    log("03-standard", trap, ("cut-off", "a step"), ("restart", "at step 4"))
+    log("01-split", trap, ("spans", "process 12 ends"), ("cut-off", "a step"))
+    log("02-split", trap, ("restart", "at step 6"), ("restart", "at step 7"))
+    log("03-split", trap, *(("spans", f"process {pid} ends") for pid in (13, 14, 15)))
+    names = ("hook", "process", "more like", "trap", "restart", "cut-off")
+    found = [line for line in caveats(compare_run(path)) if any(name in line for name in names)]
+    assert found == [
+        "standard in rounds 1–2: hook a",
+        "round 2 standard: hook b",
+        "round 1 split: process 12 ends",
+        "round 3 split: process 13 ends",
+        "round 3 split: process 14 ends",
+        "and 1 more like these: see log.json of split in round 3",
+        "trap: of the framework",
+        "round 1 standard: restart: at step 3",
+        "round 1 standard: restart: at step 5",
+        "round 3 standard: restart: at step 4",
+        "restart: and 2 more like these: see log.json of split in round 2",
+        "standard in rounds 2–3, split in round 1: cut-off: a step",
+    ]
 
 
 def test_training_has_failed_where_a_job_has_logged_it(tmp_path: Path) -> None:

@@ -39,6 +39,37 @@ def test_several_runs_of_the_same_count_as_one(tmp_path: Path) -> None:
     assert "demo and demo cannot be taken together: workload model: tiny → big" in refused.stderr
 
 
+@pytest.mark.parametrize(("place", "side"), [(1, "after"), (0, "before"), (2, "before")])
+def test_a_damaged_launch_leaves_the_others_paired(tmp_path: Path, place: int, side: str) -> None:
+    """The machine gets slower from pair to pair; the code is the same."""
+    runs = {
+        side: [run(tmp_path / f"{side}{n}", 1.3**n, rounds=1, layouts={"standard": STANDARD}) for n in range(4)]
+        for side in ("before", "after")
+    }
+    (runs[side][place] / "trials/01-standard/spans.jsonl").write_bytes(bytes(100))
+    before, after = (",".join(map(str, paths)) for paths in runs.values())
+    result = invoke("check", after, "--baseline", before, "--paired", "--json", tmp_path / "gate.json")
+    assert result.exit_code == 0, result.output
+    (case,) = json.loads((tmp_path / "gate.json").read_text())["cases"]
+    assert (case["ratio"], case["outcome"]) == (pytest.approx(1.0, abs=1e-3), "passed")
+    few = invoke("check", after, "--baseline", before, "--paired", "--min-launches", 4)
+    assert few.exit_code == 3
+
+
+def test_a_number_that_few_launches_have_is_not_passed(tmp_path: Path) -> None:
+    before, now = run(tmp_path / "before", rounds=4), run(tmp_path / "now", rounds=4)
+    base = tmp_path / "base.json"
+    assert invoke("baseline", "save", before, base).exit_code == 0
+    content = json.loads(base.read_text())
+    for launch in content["placements"]["standard"]["launches"][:2]:
+        del launch["phase/gen"]
+    base.write_text(json.dumps(content))
+    result = invoke("check", now, "--baseline", base, "--metric", "gen")
+    assert result.exit_code == 3
+    assert "standard: gen was measured in 2 launches of a side, 3 needed" in result.stderr
+    assert invoke("check", now, "--baseline", base, "--metric", "gen", "--min-launches", 2).exit_code == 0
+
+
 @pytest.mark.parametrize("again", ["{0},{0}", "{0},other/../{0}", "{0},link", "{0},{0}:standard", "{0}:standard,{0}"])
 def test_a_run_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str) -> None:
     monkeypatch.chdir(tmp_path)

@@ -197,6 +197,19 @@ for step in range(1, 4):
     assert [(row["launch"], row["timing_s/step"]) for row in rows(trial)] == [(2, 0.5)] * 3
 
 
+def test_what_comes_before_a_launch_logs_no_steps_of_it(tmp_path: Path) -> None:
+    steps = "".join(f'{{"step": {step}, "timing_s/step": 0.25}}\n' for step in range(1, 9))
+    before = ["sh", "-c", f"printf '{steps}' > logged.jsonl"]
+    text = """
+for step in range(1, 4):
+    print(f'{{"step": {step}, "timing_s/step": 0.5}}', file=open("logged.jsonl", "a"), flush=True)
+"""
+    log = {"files": ["logged.jsonl"]}
+    trial = prepare(tmp_path, *python(tmp_path, text), log=log, cwd=str(tmp_path), before=before)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert [row["timing_s/step"] for row in rows(trial)] == [0.5] * 3
+
+
 def test_a_number_that_is_none_is_told_from_one_that_is_lacking(tmp_path: Path) -> None:
     text = """
 import json

@@ -10,7 +10,7 @@ import log_samples
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from log_reading import SHARED_FOLDER, write
 from rich.console import Console
@@ -202,6 +202,8 @@ def test_where_nothing_else_is_left_the_message_says_why(tmp_path: Path) -> None
     numbers=st.lists(st.tuples(any_number, any_number), min_size=1, max_size=8),
     other=st.lists(st.tuples(odd_or_usual, odd_or_usual), min_size=1, max_size=8),
 )
+@example(name="verl", numbers=[(1.387e-303, 1.387e-303)], other=[(249502.0, 249502.0)])
+@example(name="verl", numbers=[(1e-303, 1e-303)] * 2, other=[(1e300, 1e300), (1e5, 1e5)])
 def test_any_numbers_in_any_format_are_compared_or_refused(
     tmp_path: Path, name: str, numbers: Steps, other: Steps
 ) -> None:

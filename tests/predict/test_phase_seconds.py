@@ -231,6 +231,18 @@ def test_micro_batches_are_counted_as_the_job_makes_them(sequences: int, half: i
     assert micro_batch_count(workload, sequences, 2 * half) == expected
 
 
+def test_prompts_that_nobody_fills_up_are_packed_whatever_is_asked_for_those_of_arithmetic() -> None:
+    counts = {}
+    for source in ("arithmetic", "code", "prompts.jsonl"):
+        for fills in (True, False):
+            data = {"source": source, "fill_prompts": fills}
+            batch = {"micro_batch_tokens": 3000, "max_prompt_length": 1000, "max_response_length": 1000}
+            workload = build_workload({"model": "qwen2.5-0.5b", "data": data, "batch": batch})
+            counts[source, fills] = micro_batch_count(workload, 6, 2000)
+    assert counts.pop(("arithmetic", True)) == 6
+    assert set(counts.values()) == {4}
+
+
 def test_drawn_responses_end_one_after_the_other() -> None:
     drawn = {"response_lengths": "lognormal", "response_length_median": 256, "response_length_sigma": 0.8}
     workload = build_workload({"model": "qwen2.5-0.5b", "batch": {"max_response_length": 2048}, "rollout": drawn})

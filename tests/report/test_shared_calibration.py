@@ -64,6 +64,23 @@ def test_a_shared_run_of_two_nodes_is_predicted_on_two_nodes(tmp_path: Path) -> 
     assert re.search(r"learners\S* +1\.1\d* s", result.stdout)
 
 
+def test_tokens_of_a_step_are_those_that_were_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    SyntheticRun(rounds=2, workload=WORKLOAD).write(folder)
+    assert CliRunner().invoke(main, ["report", str(folder)]).exit_code == 0
+    words = ["predict", "--from", str(folder), "--placements", "standard,split", "--json", str(tmp_path / "p.json")]
+
+    def predicted() -> list[float]:
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, result.output
+        return [one["tokens_per_s_per_device"] for one in read_json(tmp_path / "p.json")["placements"]]
+
+    own = predicted()
+    shutil.rmtree(folder / "trials")
+    (folder / "run.json").unlink()
+    assert predicted() == pytest.approx(own, rel=0.02)
+
+
 def test_what_a_placement_does_not_do_is_not_measured_as_no_time() -> None:
     kept = shared_calibration(Path(__file__).parents[2] / "runs" / "reference" / "4x-h200" / "ppo-1.5b-placements")
     phases = {case.name: {phase.name for phase in case.phases} for case in kept.cases}

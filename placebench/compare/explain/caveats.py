@@ -29,6 +29,8 @@ ADVICE = " --ignore-eos makes work equal."
 DRIFT = "if the machine changed in between, that shows as a difference"
 UNKNOWN_DRIFT = "if they did not and the machine changed in between, that shows as a difference"
 MISSED_TICKS = 0.01
+# So many of what launches say alike, but for numbers and places.
+FLAGS_SHOWN = 3
 # Metrics that are numbers as long as training works, in the order in which one spoils the next.
 LEARNING = (r"^critic/score/mean$", r"^critic/rewards/mean$", r"(^|_|/)loss$", r"(^|/)grad_norm$")
 
@@ -346,10 +348,29 @@ def _of_job(job: JobRecord, launches: Sequence[Launch]) -> Iterator[str]:
             yield "Phase times come from the job's log, which does not say when or on which device a phase ran."
         else:
             yield "Only whole steps are compared: nothing tells when which phase ran."
-    said = [flag for launch in launches if launch.log for flag in launch.log.flags]
-    yield from dict.fromkeys(flag.text for flag in said if flag.name == LogFlag.SPANS)
-    of_log = {flag.name: flag.text for flag in said if flag.name != LogFlag.SPANS}
-    yield from (f"{name}: {text}" for name, text in of_log.items())
+    yield from _flags([launch for launch in launches if launch.log])
+
+
+def _flags(launches: Sequence[Launch]) -> Iterator[str]:
+    """What the hooks and the logs of launches say, each text once, with whose it is where it is not that of all."""
+    said: dict[LogFlag, list[Launch]] = {}
+    for launch in launches:
+        for flag in dict.fromkeys(launch.log.flags if launch.log else ()):
+            said.setdefault(flag, []).append(launch)
+    alike: dict[str, list[LogFlag]] = {}
+    for flag in sorted(said, key=lambda flag: flag.name != LogFlag.SPANS):
+        # Hooks name processes and files, whose numbers differ.
+        kind = re.sub("[0-9]+", "0", flag.text) if flag.name == LogFlag.SPANS else flag.name
+        alike.setdefault(kind, []).append(flag)
+    for flags in alike.values():
+        name = "" if flags[0].name == LogFlag.SPANS else f"{flags[0].name}: "
+        for flag in flags[:FLAGS_SHOWN]:
+            of = said[flag]
+            where = of[0].label if len(of) == 1 else _by_rounds(of)
+            yield f"{'' if len(of) == len(launches) else f'{where}: '}{name}{flag.text}"
+        if rest := flags[FLAGS_SHOWN:]:
+            whose = {launch.label: launch for flag in rest for launch in said[flag]}
+            yield f"{name}and {len(rest)} more like these: see log.json of {_by_rounds(list(whose.values()))}"
 
 
 def _measured_steps(launch: Launch, left_out: int) -> int:

@@ -18,6 +18,7 @@ from placebench.spec.devices import devices_per_node
 from placebench.spec.phases import PHASE, PHASE_ORDER
 from placebench.spec.workload import Workload, placed_workload
 
+_TOKENS = "perf/total_num_tokens"
 _COUNTS = {name: f"perf/{name}" for name in ("attention_length", "decode_steps", "decode_context_tokens")}
 
 
@@ -64,6 +65,7 @@ def measured_case(side: RunSide) -> MeasuredCase | None:
         workload=_placed(side),
         models=side.run.record.models,
         counts=_counts(side.launches),
+        tokens=_tokens(side.launches),
         pools=len(side.placement.pools),
         step_s=side.value(STEP_TIME.key),
         gap_s=max(0.0, sum(gaps)) if gaps and isfinite(sum(gaps)) else None,
@@ -120,13 +122,24 @@ def _traced(launches: Sequence[Launch]) -> Mapping[str, Mapping[str, float]]:
 
 def _counts(launches: Sequence[Launch]) -> StepCounts | None:
     """What the sequences of a step were, mean of the measured steps; None where the job did not count them."""
-    steps = pd.concat([launch.steps[launch.steps.index > launch.last_warmup_step] for launch in launches])
-    wanted = {"tokens": "perf/total_num_tokens", **_COUNTS}
+    steps = _measured_steps(launches)
+    wanted = {"tokens": _TOKENS, **_COUNTS}
     if steps.empty or not {*wanted.values()} <= {*steps.columns}:
         return None
     found = {name: float(steps[column].mean()) for name, column in wanted.items()}
     found["context_tokens"] = found.pop("decode_context_tokens")
     return StepCounts(**found) if all(value > 0 for value in found.values()) else None
+
+
+def _tokens(launches: Sequence[Launch]) -> float | None:
+    """The tokens of a step, mean of the measured steps; None where they were not counted."""
+    steps = _measured_steps(launches)
+    found = float(steps[_TOKENS].mean()) if _TOKENS in steps.columns else 0.0
+    return found if found > 0 else None
+
+
+def _measured_steps(launches: Sequence[Launch]) -> pd.DataFrame:
+    return pd.concat([launch.steps[launch.steps.index > launch.last_warmup_step] for launch in launches])
 
 
 def _text(value: object) -> str | None:

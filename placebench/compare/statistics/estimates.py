@@ -289,15 +289,23 @@ def _ratio(
     if verdict is Verdict.UNDECIDED:
         needed = _needed(found, pairs, launches, bound, noise)
     return Ratio(
-        math.exp(center),
-        math.exp(center - half),
-        math.exp(center + half),
+        _exp(center),
+        _exp(center - half),
+        _exp(center + half),
         pairs,
         launches,
         verdict,
         float(found.p_value(bound)),
         needed,
     )
+
+
+def _exp(value: float) -> float:
+    """The exponential; infinite where it is more than the largest number."""
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
 
 
 def _needed(found: Difference, pairs: int, launches: tuple[int, int], bound: float, noise: Noise | None) -> int | None:
