@@ -95,7 +95,7 @@ class Controller:
 
     def go_on_from(self, checkpoint: Checkpoint) -> None:
         """Let the next step be the one after a checkpoint's."""
-        self._data.kl.coefficient = checkpoint.kl_coef
+        self._data.go_on_from(checkpoint)
         self._version = checkpoint.step
         if self._engines:
             self._engines.go_on_from(checkpoint.step)

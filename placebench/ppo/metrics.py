@@ -11,8 +11,10 @@ from placebench.ppo.engine_pool import Flow
 from placebench.ppo.rollout.gauges import LevelTimes
 from placebench.spec.intervals import Intervals, length, union
 from placebench.spec.phases import Phase
-from placebench.spec.placement import Role
 from placebench.spec.workload import Workload
+
+NOT_SUMMED = ("grad_norm", "lr")
+"""What an update phase reports of its optimizer, beside sums over tokens."""
 
 
 class PhaseIntervals:
@@ -38,13 +40,12 @@ class StepMetrics:
         self._values: dict[str, float] = {}
         self._loss_sums: dict[str, float] = {}
 
-    def update(self, phase: Phase, results: Sequence[dict[str, float]], workload: Workload) -> None:
-        """Losses of an update phase from its ranks' sums; gradient norms are equal in all ranks."""
-        rate = workload.optimizer.actor_lr if phase.role is Role.ACTOR else workload.optimizer.critic_lr
-        self._values[f"{phase.role}/grad_norm"] = results[0]["grad_norm"]
-        self._values[f"{phase.role}/lr"] = rate
+    def update(self, phase: Phase, results: Sequence[dict[str, float]]) -> None:
+        """Losses of an update phase from its ranks' sums; what is no sum is equal in all ranks."""
         for name in results[0]:
-            if name != "grad_norm":
+            if name in NOT_SUMMED:
+                self._values[f"{phase.role}/{name}"] = results[0][name]
+            else:
                 self._loss_sums[name] = sum(result[name] for result in results)
 
     def rewards(

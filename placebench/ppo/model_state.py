@@ -48,10 +48,13 @@ def _write(content: dict[str, Any], path: Path) -> None:
 def load_model(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Read a model that `save_model` wrote, in all ranks of its pool.
 
+    Of the optimizer its states are read; learning rate and other settings stay those that it was made with.
+
     Raises:
         UsageError: the file cannot be read, or is another model's.
     """
     content: dict[str, Any] = {"weights": {}, "optimizer": {}, "rng": {}}
+    settings = [{name: one for name, one in group.items() if name != "params"} for group in optimizer.param_groups]
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         options = StateDictOptions(full_state_dict=True)
@@ -64,6 +67,9 @@ def load_model(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) 
         )
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         raise UsageError(f"--resume-from {path}: cannot be loaded: {str(error).splitlines()[0]}") from error
+    # The states come with the settings of the job that wrote them.
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update(own)
     _set_rng_states(content["rng"])
 
 

@@ -19,6 +19,8 @@ from placebench.ppo.advantages import (
 from placebench.ppo.batch import SequenceBatch, balanced_shares, merge_shares, rank_indices
 from placebench.ppo.generation import Generation
 from placebench.ppo.metrics import StepMetrics
+from placebench.record.checkpoints import Checkpoint
+from placebench.spec.nested import flatten
 from placebench.spec.phases import GEN, PHASE, SEQUENCE_FIELDS, Activity, Phase
 from placebench.spec.workload import Workload
 from placebench.tasks.data import Prompt
@@ -64,6 +66,13 @@ class StepData:
     def __init__(self, workload: Workload, generation: Generation, *, is_stale: bool) -> None:
         self._workload, self._generation, self._is_stale = workload, generation, is_stale
         self.kl = KLController(workload.algorithm, workload.algorithm.kl_coef)
+
+    def go_on_from(self, checkpoint: Checkpoint) -> None:
+        """Let the coefficient of the KL go on as it had moved, unless it is now another one or moves no more."""
+        algorithm = self._workload.algorithm
+        then = flatten(checkpoint.workload).get("algorithm.kl_coef")
+        if algorithm.kl_control == "adaptive" and algorithm.kl_coef == then:
+            self.kl.coefficient = checkpoint.kl_coef
 
     def shares(self, state: StepState, phase: str, ranks: int) -> list[np.ndarray[Any, Any]]:
         """The sequences of each rank in a phase: by their lengths once these are known, which is after `gen`.
@@ -111,7 +120,7 @@ class StepData:
             case Activity.GENERATE:
                 state.batch = merge_shares(results, shares)
             case Activity.UPDATE:
-                state.metrics.update(row, results, self._workload)
+                state.metrics.update(row, results)
             case Activity.FORWARD:
                 state.batch = self._with_field(state.sequences, row, shares, results)
 

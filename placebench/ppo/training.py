@@ -228,8 +228,8 @@ class TrainedModel(SequenceModel):
             loss: of a micro-batch.
 
         Returns:
-            Metrics: sums over the rank's tokens of all mini-batches and epochs, and `grad_norm`, the mean gradient
-            norm before clipping.
+            Metrics: sums over the rank's tokens of all mini-batches and epochs; `grad_norm`, the mean gradient norm
+            before clipping; and `lr`, the optimizer's learning rate.
         """
         totals: dict[str, Tensor] = {}
         norms: list[Tensor] = []
@@ -240,7 +240,9 @@ class TrainedModel(SequenceModel):
                 self._accumulate([share.select(part) for part in parts], tokens, loss, totals)
                 norms.append(self._step())
         # Read only now, so that the device never waits for the host in between.
-        return {name: float(value) for name, value in totals.items()} | {"grad_norm": float(torch.stack(norms).mean())}
+        sums = {name: float(value) for name, value in totals.items()}
+        norm, rate = float(torch.stack(norms).mean()), float(self.optimizer.param_groups[0]["lr"])
+        return sums | {"grad_norm": norm, "lr": rate}
 
     def _accumulate(
         self, parts: Sequence[SequenceBatch], tokens: int, loss: ForwardLoss, totals: dict[str, Tensor]
