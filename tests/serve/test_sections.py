@@ -263,6 +263,20 @@ def test_a_finished_run_links_its_report_and_tells_its_verdict(tmp_path: Path) -
     assert "split is slower" in reader.known["run"]["headlines"][0]
 
 
+def test_a_run_that_is_resumed_has_no_verdict_until_it_is_over(tmp_path: Path) -> None:
+    path = SyntheticRun().write(tmp_path / "run")
+    write_report(path)
+    record = path / "run.json"
+    done = json.loads(record.read_text())
+    record.write_text(json.dumps(done | {"status": "running", "ended": None}))
+    reader = Reader(path)
+    reader.look()
+    assert reader.known["run"]["headlines"] == []
+    record.write_text(json.dumps(done))
+    reader.look()
+    assert "split is slower" in reader.known["run"]["headlines"][0]
+
+
 def test_of_a_run_without_its_raw_files_the_verdict_and_the_report_are_told(tmp_path: Path) -> None:
     path = SyntheticRun().write(tmp_path / "run")
     write_report(path)
