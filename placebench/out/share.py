@@ -4,21 +4,17 @@ The report is built anew from a copy of the run that has nothing but what is kno
 fields below, of each launch the lines that `record.launch_lines` knows. So what is left out is in no figure either.
 """
 
-import getpass
-import re
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel
 
 from placebench.compare.read.run import Launch, Run
 from placebench.compare.read.run_reading import load_run
 from placebench.errors import UsageError
+from placebench.out.masks import Masks
 from placebench.out.to_files import csv_text, tables_of
 from placebench.record.folder import (
     RunFolder,
@@ -35,13 +31,6 @@ from placebench.report.paths import HTML, MARKDOWN, PLOTS, SUMMARY, TRACE
 
 _HOST_FACTS = ("cpu_model", "cpu_count", "usable_cores", "memory_bytes", "driver", "gpu_links")
 _GPU_FACTS = ("index", "name", "memory_bytes")
-# A path from the root, the home or the current folder, and what stands in a URL; a `/` within a word begins none.
-_PATH = re.compile(r"(?<![\w/.~:])(?:file://)?(?:~[\w.-]*|\.{1,2})?/[^\s'\"`,;()<>|]+")
-_HOME = re.compile(r"/(?:home|Users|root)/([\w.-]+)")
-_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-# Names that say nothing of anyone, which are words of the texts, too.
-_NOBODY = ("", "root", "localhost")
 
 
 def share(path: Path, out: Path, *, keep_host: bool = False) -> None:
@@ -60,9 +49,9 @@ def share(path: Path, out: Path, *, keep_host: bool = False) -> None:
         raise UsageError(f"{path}: shared without its raw files, of which the zip is made: share it where it was run")
     out.parent.stat()  # before all work: a folder that is not there
     run = load_run(path)
-    masks = _Masks(run, keep_host=keep_host)
+    masks = Masks(run, keep_host=keep_host)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / (masks.text(path.resolve().name) or "run")
+        folder = Path(scratch) / (masks.name(path.resolve().name) or "run")
         _write_copy(run, masks, folder)
         build_report(folder)
         copied = load_run(folder)
@@ -76,78 +65,7 @@ def share(path: Path, out: Path, *, keep_host: bool = False) -> None:
                 archive.writestr(f"{folder.name}/tables/{name}.csv", csv_text(table))
 
 
-def _user() -> str:
-    """The name of who calls; empty for a number without a name, as in containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # OSError from Python 3.13 on
-        return ""
-
-
-class _Masks:
-    """What stands in a shared run for names and paths."""
-
-    def __init__(self, run: Run, *, keep_host: bool) -> None:
-        self._record, self.keeps_host = run.record, keep_host
-        names = dict.fromkeys(device.node for device in run.record.devices)
-        nodes = {name: f"node{number}" for number, name in enumerate(names)}
-        self.nodes = {} if keep_host else nodes
-        several = len(nodes) > 1
-        self.devices: Mapping[str, str] = {
-            one.id: one.id if keep_host else f"{f'{nodes[one.node]}/' if several else ''}{one.kind}:{one.index}"
-            for one in run.record.devices
-        }
-
-    @cached_property
-    def _names(self) -> dict[str, str]:
-        """What stands for the names of users and hosts, the longest first."""
-        content = self._record.model_dump_json()
-        names = dict.fromkeys((_user(), *_HOME.findall(content)), "user")
-        if not self.keeps_host:
-            cluster = self._record.cluster.model_dump() if self._record.cluster else {}
-            others = [str(node.get("name")) for node in cluster.get("nodes", ()) if isinstance(node, dict)]
-            full = dict.fromkeys([str(self._record.host.get("hostname") or ""), *others], "host") | self.nodes
-            names |= {name.split(".")[0]: mask for name, mask in full.items()} | full | dict(self.devices)
-        return {name: names[name] for name in sorted(names, key=len, reverse=True) if name not in _NOBODY}
-
-    def text(self, text: str) -> str:
-        """A text in which every path is its last part, and every name of a user, a host or a device a word for it."""
-        text = _PATH.sub(lambda found: found[0].rstrip("/").rpartition("/")[2], text)
-        if not self.keeps_host:
-            text = _ADDRESS.sub("address", text)
-        if not self._names:
-            return text
-        names = "|".join(map(re.escape, self._names))
-        return re.sub(rf"(?<!\w)(?:{names})(?!\w)", lambda found: self._names[found[0]], text)
-
-    def workload(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """A workload whose files and folders are their names; ids of models on a hub stay."""
-        return {
-            key: self.workload(value)
-            if isinstance(value, dict)
-            else self._file(value, is_model=key.endswith("model"))
-            if isinstance(value, str)
-            else value
-            for key, value in content.items()
-        }
-
-    def _file(self, text: str, *, is_model: bool) -> str:
-        is_id = is_model and _HUB_ID.fullmatch(text) and not text.startswith((".", "~")) and not Path(text).exists()
-        return text if is_id else self.text(text.rstrip("/").rpartition("/")[2])
-
-    def line(self, line: BaseModel) -> dict[str, Any]:
-        """A line of a launch's files."""
-        content = line.model_dump()
-        if (device := content.get("device")) is not None:
-            content["device"] = self.devices.get(device, device)
-        if message := content.get("message"):
-            content["message"] = self.text(message)
-        if absent := content.get("gpm_absent"):
-            content["gpm_absent"] = {self.devices.get(one, one): self.text(why) for one, why in absent.items()}
-        return content
-
-
-def _write_copy(run: Run, masks: _Masks, folder: Path) -> None:
+def _write_copy(run: Run, masks: Masks, folder: Path) -> None:
     """Write a copy of a run that has only what may be given away."""
     folder.mkdir()
     copy = RunFolder(folder)
@@ -158,7 +76,7 @@ def _write_copy(run: Run, masks: _Masks, folder: Path) -> None:
             _write_launch(launch, masks, copy.trial(launch.round, launch.placement))
 
 
-def _masked_record(record: RunFile, masks: _Masks) -> RunFile:
+def _masked_record(record: RunFile, masks: Masks) -> RunFile:
     words = ",".join(placement.name for placement in record.placements)
     ids = masks.devices
     placements = tuple(
@@ -168,19 +86,19 @@ def _masked_record(record: RunFile, masks: _Masks) -> RunFile:
         for one in record.placements
     )
     devices = tuple(replace(one, id=ids[one.id], node=masks.nodes.get(one.node, one.node)) for one in record.devices)
-    job = record.job and record.job.model_copy(
-        update={"spec": {}, "notes": tuple(masks.text(note) for note in record.job.notes)}
-    )
+    # Notes of one command have its settings in them, those with a variable; the others are of the framework.
+    notes = tuple(masks.text(note) for note in record.job.notes if "$" not in note) if record.job else ()
+    job = record.job and record.job.model_copy(update={"spec": {}, "notes": notes})
     start = record.resumed_from and StartCheckpoint(checkpoint="checkpoint", step=record.resumed_from.step)
     return RunFile(
         **{name: getattr(record, name) for name in _KEPT},
-        name=masks.text(record.name),
+        name=masks.name(record.name),
         command=("placebench", "run", "--placements", words),
         placements=placements,
         devices=devices,
         job=job,
         resumed_from=start,
-        workload=masks.workload(record.workload),
+        workload=masks.workload(),
         host=record.host if masks.keeps_host else _masked_host(record.host),
     )
 
@@ -197,11 +115,11 @@ _KEPT = (
 )  # fmt: skip
 
 
-def _write_launch(launch: Launch, masks: _Masks, trial: Trial) -> None:
+def _write_launch(launch: Launch, masks: Masks, trial: Trial) -> None:
     trial.path.mkdir()
     trial.set_status(launch.status)
-    if launch.error:
-        write_atomically(trial.error, f"{launch.status}: {masks.text(launch.error)}\n")
+    if error := masks.error(launch):
+        write_atomically(trial.error, f"{launch.status}: {error}\n")
     lines = launch.lines
     for path, content in (
         (trial.steps, map(masks.line, lines.steps) if lines.steps else _unread_steps(launch)),
@@ -216,7 +134,7 @@ def _write_launch(launch: Launch, masks: _Masks, trial: Trial) -> None:
             for line in content:
                 append_jsonl(stream, line)
     if lines.log:
-        flags = tuple(flag.model_copy(update={"text": masks.text(flag.text)}) for flag in lines.log.flags)
+        flags = tuple(dict.fromkeys(map(masks.flag, lines.log.flags)))
         lines.log.model_copy(update={"flags": flags}).write(trial)
 
 

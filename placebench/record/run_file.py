@@ -189,6 +189,8 @@ class RunFile(RecordFile):
     """The job of the user's that was run; None for placebench's own."""
     models: Annotated[JobShapes, AfterValidator(_a_shape)] | None = None
     """Shapes of the job's models, so that a report needs neither folder nor hub; None where they are not known."""
+    hub_models: tuple[str, ...] = ()
+    """Models of the workload that the hub has; early versions did not record which they are."""
     placements: Annotated[tuple[PlannedPlacement, ...], Field(min_length=1)]
     """The placements in the order in which they were given."""
     devices: tuple[DeviceRecord, ...]

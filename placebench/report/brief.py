@@ -36,7 +36,7 @@ MOST_ROWS, FEW_ROWS = 6, 4
 MOST_VERDICTS = 2
 LEAST_WARNINGS, LEAST_REASONS, MOST_ADVICE = 4, 2, 3
 INDENT = 2
-_NUMBER = re.compile(r"\d[\d.,]*")
+_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 _CLAUSE = re.compile(r"(?<=[.;]) (?=\S)|(?<=,) (?=but |and in return )")
 _FIGURE = re.compile(r"\d (?:ms|s|min|h|%)(?!\w)")
 _PHRASE = re.compile(r"(?<=[,:]) | (?=and |\()")
@@ -287,5 +287,5 @@ def _as_one(found: Sequence[tuple[str, str]]) -> str:
 
 
 def _range(numbers: Sequence[str]) -> str:
-    ordered = sorted(set(numbers), key=lambda number: float(number.rstrip(".,").replace(",", "")))
+    ordered = sorted(set(numbers), key=lambda number: float(number.replace(",", "")))
     return ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}"

@@ -23,6 +23,7 @@ from placebench.record.run_file import (
     StartCheckpoint,
 )
 from placebench.spec.bound import RunPlacement
+from placebench.spec.shapes import hub_models
 from placebench.version import __version__
 
 _PACKAGES = ("torch", "ray", "transformers", "vllm", "numpy", "nvidia-ml-py")
@@ -122,6 +123,7 @@ def _new_run_file(plan: Plan, command: Sequence[str]) -> RunFile:
         workload={} if plan.job else plan.workload.model_dump(mode="json"),
         job=plan.job.record if plan.job else None,
         models=plan.job.shapes if plan.job else plan.shapes,
+        hub_models=() if plan.job else hub_models(plan.workload),
         placements=tuple(_planned(plan, placement) for placement in plan.placements),
         devices=plan.devices,
         host=host_record(),

@@ -46,7 +46,8 @@ _PLACES, _PLACE_BYTES = 60, 1 << 16
 _TAIL_BYTES = 1 << 20
 MOST_SPANS = 6000
 MOST_LOG_LINES = 1000
-_LOG_BYTES, _LOG_WIDTH = 1 << 16, 2000
+# Characters of a line of the log: one of a step of placebench's own has some 2,000.
+_LOG_BYTES, _LOG_WIDTH = 1 << 16, 8000
 
 
 class LaunchSteps:
@@ -201,7 +202,8 @@ class LaunchFiles:
         self.processes |= {(line.pid, line.device): line for line in processes}
         self.damaged += damaged + also
         for text in self._log.read_lines():
-            self.log.append(visible(text[:_LOG_WIDTH].decode(errors="replace")))
+            line = text.decode(errors="replace")
+            self.log.append(visible(line if len(line) <= _LOG_WIDTH else f"{line[:_LOG_WIDTH]}…"))
             self.log_lines += 1
 
     def devices_of(self, phase: str) -> Sequence[str]:

@@ -131,11 +131,14 @@ class Sections:
 def _told(files: RunFiles) -> dict[str, Any]:
     """What there is to say of every run, of one without raw files or with damaged ones, too."""
     known = files.record or files.summary
+    # A run that is resumed has the summary of before: it is not the verdict of what it measures now.
+    is_over = known is not None and known.status is not Status.RUNNING
+    verdicts = files.summary.placements if files.summary and is_over else ()
     return {
         "name": (known.name if known else "") or files.folder.path.name,
         "status": files.status,
         "files": [name for name in REPORT_FILES if is_plain(files.folder.path / name)],
-        "headlines": [one.headline for one in (files.summary.placements if files.summary else ()) if one.headline],
+        "headlines": [one.headline for one in verdicts if one.headline],
         "errors": [error for error in (files.error, _damaged(files)) if error],
     }
 

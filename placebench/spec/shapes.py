@@ -131,6 +131,12 @@ def is_folder(model: str) -> bool:
     return model not in PRESETS and bool(model) and Path(model).is_dir()  # an empty path is the current folder
 
 
+def hub_models(workload: Workload) -> tuple[str, ...]:
+    """The models of a workload, whose shapes were found, that are neither presets nor folders: ids that the hub has."""
+    models = (workload.model, workload.critic_model, workload.reward_model)
+    return tuple(dict.fromkeys(one for one in models if one and one not in PRESETS and not is_folder(one)))
+
+
 def model_shape(model: str) -> ModelShape:
     """The shape of a preset, of a folder with a `config.json`, or of a hub id.
 

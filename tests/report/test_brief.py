@@ -107,6 +107,8 @@ def test_warnings_that_differ_in_who_and_how_much_are_one() -> None:
     warnings = [f"standard: {told.format(64)}", "Compare by force: other model.", f"split: {told.format('7.5')}"]
     assert together(warnings) == [f"standard, split: {told.format('7.5 to 64')}", "Compare by force: other model."]
     assert together(["a: x 1", "b: y 1"]) == ["a: x 1", "b: y 1"]
+    assert together(["a: step 1, 1,200 ms.", "b: step 3, 90 ms."]) == ["a, b: step 1 to 3, 90 to 1,200 ms."]
+    assert together(["a: 10.0.0.1", "b: 10.0.0.2"]) == ["a, b: 10.0.0.1 to 0.2"]
 
 
 @given(st.lists(st.text("ab12 :.,%", max_size=12), max_size=5))

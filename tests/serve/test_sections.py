@@ -74,6 +74,17 @@ def test_only_what_is_new_is_told_and_a_new_reader_is_told_all(run: GrowingRun) 
     assert (again.series, again.log) == (reader.series, reader.log)
 
 
+def test_a_line_of_a_step_is_told_whole_and_a_longer_one_says_that_it_is_cut(run: GrowingRun) -> None:
+    step = (
+        " - ".join(f"timing_s/part_of_the_step_{number}:1.23456789" for number in range(150)) + " - perf/throughput:1"
+    )
+    run.trial.log.write_text(f"{step}\n{'é' * 9000}\n")
+    reader = Reader(run.folder.path)
+    reader.look()
+    assert len(step) > 5000
+    assert reader.log == [step, "é" * 8000 + "…"]
+
+
 def test_the_ratio_narrows_round_by_round_and_the_next_launch_takes_the_page(run: GrowingRun) -> None:
     reader = Reader(run.folder.path)
     reader.look()
@@ -260,6 +271,20 @@ def test_a_finished_run_links_its_report_and_tells_its_verdict(tmp_path: Path) -
     reader = Reader(path)
     reader.look()
     assert reader.known["run"]["files"] == ["report.html", "summary.json", "trace.json.gz"]
+    assert "split is slower" in reader.known["run"]["headlines"][0]
+
+
+def test_a_run_that_is_resumed_has_no_verdict_until_it_is_over(tmp_path: Path) -> None:
+    path = SyntheticRun().write(tmp_path / "run")
+    write_report(path)
+    record = path / "run.json"
+    done = json.loads(record.read_text())
+    record.write_text(json.dumps(done | {"status": "running", "ended": None}))
+    reader = Reader(path)
+    reader.look()
+    assert reader.known["run"]["headlines"] == []
+    record.write_text(json.dumps(done))
+    reader.look()
     assert "split is slower" in reader.known["run"]["headlines"][0]
 
 
