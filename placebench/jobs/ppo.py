@@ -37,11 +37,13 @@ from placebench.sessions.own_ray import OwnRay
 from placebench.spec.devices import device_to_dict
 from placebench.spec.launchers import TORCHRUN
 from placebench.spec.placement import Role
+from placebench.spec.shapes import PRESETS
 from placebench.spec.workload import Workload
 from placebench.telemetry.spans import CONTROLLER, TRACED_STEP, SpanRecorder
 
 if TYPE_CHECKING:
     from placebench.ppo.controller import Controller
+    from placebench.ppo.generation import Generation
 
 
 class PPOJob:
@@ -89,6 +91,7 @@ class PPOJob:
         """Start the session and the workers, run every step, and stop them again whatever happens."""
         self._progress(f"start {self._asked.launcher}")
         self._register(os.getpid(), CONTROLLER, None, None, None)
+        generation = self._read_prompts()
         try:
             with self._recorder.span(0, f"start_{self._asked.launcher}"):
                 self._session.open()
@@ -98,7 +101,7 @@ class PPOJob:
             with self._recorder.span(0, "build_models"):
                 spans = self._build(workers)
             self._write_spans(spans + self._recorder.drain())
-            self._train(workers)
+            self._train(workers, generation)
             self._progress(STOPPING, step=self._workload.steps)
             with self._recorder.span(0, "stop"):
                 # To end an engine and a process group takes seconds, which are of no use to those that are killed.
@@ -112,6 +115,27 @@ class PPOJob:
             raise explained from error
         finally:
             self._session.close()
+
+    def _read_prompts(self) -> "Generation":
+        from placebench.ppo.generation import Generation
+        from placebench.tasks.data import open_prompts
+        from placebench.tasks.tokenizer import load_tokenizer
+
+        source = open_prompts(self._workload.data, self._workload.seed, self._workload.batch.max_prompt_length)
+        generation = Generation(
+            self._workload,
+            source,
+            load_tokenizer(self._workload.model),
+            is_stale=self._placement.staleness > 0,
+            first_step=self._first_step,
+        )
+        if self._workload.model not in PRESETS:  # of which the plan has looked at them
+            generation.refuse_long_prompts()
+        return generation
+
+    @property
+    def _first_step(self) -> int:
+        return self._start.step + 1 if self._start else 1
 
     def _start_workers(self) -> dict[str, list[Any]]:
         from placebench.ppo.engine import Engine, InflightEngine
@@ -165,22 +189,11 @@ class PPOJob:
             spans += self._get(pending)
         return [span for rank in spans for span in rank]
 
-    def _train(self, workers: Mapping[str, list[Any]]) -> None:
+    def _train(self, workers: Mapping[str, list[Any]], generation: "Generation") -> None:
         from placebench.ppo.controller import Controller
-        from placebench.ppo.generation import Generation
         from placebench.ppo.metrics import format_step
-        from placebench.tasks.data import open_prompts
-        from placebench.tasks.tokenizer import load_tokenizer
 
-        first = self._start.step + 1 if self._start else 1
-        source = open_prompts(self._workload.data, self._workload.seed, self._workload.batch.max_prompt_length)
-        generation = Generation(
-            self._workload,
-            source,
-            load_tokenizer(self._workload.model),
-            is_stale=self._placement.staleness > 0,
-            first_step=first,
-        )
+        first = self._first_step
         controller = Controller(
             self._workload,
             self._placement,

@@ -69,7 +69,8 @@ def _unusable_prompts(workload: Workload, facts: Facts) -> Iterator[str]:
 
     Finds the first `prompt`.
     """
-    from placebench.tasks.data import FilePrompts, Prompt, open_prompts
+    from placebench.tasks.data import open_prompts
+    from placebench.tasks.prompt_lengths import too_long
     from placebench.tasks.rewards import REWARDS
     from placebench.tasks.tokenizer import CharacterTokenizer
 
@@ -78,22 +79,10 @@ def _unusable_prompts(workload: Workload, facts: Facts) -> Iterator[str]:
     try:
         source = open_prompts(data, workload.seed, longest, data.reward if compares else None)
         facts.add(prompt=source.step_prompts(1, 1)[0])
-        if workload.model not in PRESETS:
-            return
-        largest = data.operand_max
-        prompts = (
-            source.prompts if isinstance(source, FilePrompts) else (Prompt(f"{largest}+{largest}=", str(2 * largest)),)
-        )
-        lengths = {prompt.text: len(CharacterTokenizer().encode(prompt.text)) for prompt in prompts}
+        if workload.model in PRESETS:
+            yield from too_long(source, CharacterTokenizer(), data, longest)
     except UsageError as error:
         yield from error.args
-        return
-    text, length = max(lengths.items(), key=lambda item: item[1])
-    if length > longest:
-        yield (
-            f"data.source {data.source}: the prompt {shown(text[:40])} has {length} tokens and batch.max_prompt_length"
-            f" is {longest}; raise it"
-        )
 
 
 def _unusable_weights(model: str, option: str, shape: ModelShape) -> Iterator[str]:

@@ -9,6 +9,7 @@ import numpy as np
 from placebench.errors import UsageError
 from placebench.spec.workload import Workload
 from placebench.tasks.data import Prompt, PromptSource
+from placebench.tasks.prompt_lengths import too_long
 from placebench.tasks.tokenizer import Tokenizer
 
 
@@ -34,6 +35,16 @@ class Generation:
     ) -> None:
         self._workload, self._source, self._tokenizer = workload, source, tokenizer
         self._is_stale, self._first_step = is_stale, first_step
+
+    def refuse_long_prompts(self) -> None:
+        """Look at all prompts before any is generated from.
+
+        Raises:
+            UsageError: one is too long, or cannot be encoded.
+        """
+        data, longest = self._workload.data, self._workload.batch.max_prompt_length
+        for reason in too_long(self._source, self._tokenizer, data, longest):
+            raise UsageError(reason)
 
     def step_prompts(self, step: int) -> list[Prompt]:
         """One prompt a sequence: each of the step's prompts as often as its group is large."""
@@ -79,6 +90,6 @@ class Generation:
         if len(tokens) > limit:
             raise UsageError(
                 f"a prompt has {len(tokens)} tokens, batch.max_prompt_length allows {limit}: {text[:60]!r};"
-                " raise it with --set batch.max_prompt_length=N"
+                " start a new run with --set batch.max_prompt_length=N"
             )
         return tokens

@@ -25,6 +25,8 @@ class Prompt:
 
     text: str
     answer: str
+    where: str = ""
+    """File and line or row; empty for a prompt of no file of the user's."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def _prompt(row: Mapping[str, Any], data: Data, where: str, compared_by: str | N
         answer = json.dumps(answer)
     if compared_by is not None:
         _check_answer(answer, row, data, where, compared_by)
-    return Prompt(content, "" if answer is None else str(answer))
+    return Prompt(content, "" if answer is None else str(answer), where)
 
 
 def _chat(messages: Sequence[object], where: str) -> str:

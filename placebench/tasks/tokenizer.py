@@ -47,22 +47,35 @@ class ModelTokenizer:
     def __init__(self, model: str) -> None:
         import transformers
 
+        self._model = model
         try:
             self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(model)
-        except (OSError, ValueError) as error:
-            raise UsageError(f"--model {model}: no tokenizer can be loaded: {str(error).splitlines()[0]}") from None
+        except Exception as error:  # noqa: BLE001 - a file that is not as it should be ends in any of them
+            reason = error if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {error}"
+            raise UsageError(f"--model {model}: no tokenizer can be loaded: {str(reason).splitlines()[0]}") from None
         if self._tokenizer.eos_token_id is None:
             raise UsageError(f"--model {model}: its tokenizer has no end-of-sequence token")
         self.eos_token_id = int(self._tokenizer.eos_token_id)
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a prompt, as one user message where the model has a chat template."""
-        if self._tokenizer.chat_template:
-            message = [{"role": "user", "content": text}]
-            return list(
-                self._tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)["input_ids"]
+        """Tokens of a prompt, as one user message where the model has a chat template.
+
+        Raises:
+            UsageError: the tokenizer, or its template, does not take the prompt.
+        """
+        message = [{"role": "user", "content": text}]
+        try:
+            encoded = (
+                self._tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True)
+                if self._tokenizer.chat_template
+                else self._tokenizer(text)
             )
-        return list(self._tokenizer(text)["input_ids"])
+        except Exception as error:  # noqa: BLE001 - a template is a program, which raises what it wants
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise UsageError(
+                f"--model {self._model}: its tokenizer cannot encode the prompt {shown(text[:40])}: {reason}"
+            ) from None
+        return list(encoded["input_ids"])
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of a response, special tokens left out."""

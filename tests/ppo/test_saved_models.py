@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from jobs import run_job, save_model
 
-from placebench.errors import LaunchError, UsageError
+from placebench.errors import JobExit, LaunchError, UsageError
 from placebench.plan.workload_checks import unusable_workload
 from placebench.ppo.batch import SequenceBatch
 from placebench.ppo.generation import Generation
@@ -21,7 +22,7 @@ from placebench.spec.shapes import PRESETS
 from placebench.spec.workload import Workload
 from placebench.spec.workload_reading import build_workload
 from placebench.tasks.data import open_prompts
-from placebench.tasks.tokenizer import CharacterTokenizer
+from placebench.tasks.tokenizer import CharacterTokenizer, ModelTokenizer
 
 
 def save_plain_model(folder: Path, kind: str, **settings: Any) -> Any:
@@ -172,6 +173,37 @@ def test_a_tokenizer_that_knows_no_words_is_told() -> None:
     generation = Generation(workload, open_prompts(workload.data, 0, 16), NoWords())
     with pytest.raises(UsageError, match="the tokenizer of tiny gives no tokens for the prompt"):
         generation.arguments(1, generation.step_prompts(1), [0])
+
+
+def test_prompts_that_are_too_long_for_a_model_end_its_launch_before_anything_starts(tmp_path: Path) -> None:
+    save_model(tmp_path / "model")
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [json.dumps({"prompt": "1+" * length + "1=", "answer": "3"}) for length in (3, 1, 9, 12, 2)]
+    prompts.write_text("\n".join(["", *lines, ""]))
+    settings = (f"model={tmp_path / 'model'}", "rollout.backend=torch", f"data.source={prompts}")
+    job = run_job(tmp_path / "job", "standard", 2, *settings, "batch.max_prompt_length=8")
+    reason = (
+        f"{prompts}, line 5: the prompt '1+1+1+1+1+1+1+1+1+1+1+1+1=' has 26 tokens (2 of 5 are too long) and"
+        " batch.max_prompt_length is 8; raise it"
+    )
+    assert job.exit_code == JobExit.USAGE, job.output[-3000:]
+    assert job.output.endswith(f"UsageError: {reason}\n")
+    assert not job.trial.spans.exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("tokenizer.json", "{}", "no tokenizer can be loaded: KeyError: 'added_tokens'"),
+        ("chat_template.jinja", "{{ raise_exception('no') }}", "cannot encode the prompt '1+1=': TemplateError: no"),
+    ],
+)
+def test_a_tokenizer_that_does_not_work_is_one_line(tmp_path: Path, file: str, content: str, reason: str) -> None:
+    save_model(tmp_path)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(UsageError, match=re.escape(reason)) as refused:
+        ModelTokenizer(str(tmp_path)).encode("1+1=")
+    assert str(refused.value).startswith(f"--model {tmp_path}: ")
 
 
 def test_weights_are_not_waited_for_at_a_pipe(tmp_path: Path) -> None:
