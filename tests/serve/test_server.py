@@ -11,7 +11,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -143,6 +145,66 @@ def test_a_browser_shows_the_run_and_takes_nothing_for_markup(link: str, tmp_pat
     assert f"split/{NASTY} against standard: 1.41" in text
     assert "\\x1b[31mred\\u202e" in text
     assert "4 of 4 launches done" in text
+
+
+# Charts of their own beside the page's, and what they draw, however often: words with where they begin and end, and
+# where arrowheads have their points.
+CHARTS = """import('./static/charts.js').then(async ({ Chart, showRatio, showSteps }) => {
+  let drawn = null;
+  const context = CanvasRenderingContext2D.prototype;
+  const { fillText, fill, moveTo } = context;
+  context.fillText = function (text, x, y, ...more) {
+    const half = this.measureText(text).width / 2;
+    if (drawn?.element.contains(this.canvas)) drawn.words.add(JSON.stringify([text, x - half, x + half, y]));
+    return fillText.call(this, text, x, y, ...more);
+  };
+  context.moveTo = function (x, y) {
+    this.from = [x, y];
+    return moveTo.call(this, x, y);
+  };
+  context.fill = function (...path) {
+    if (!path.length && drawn?.element.contains(this.canvas)) drawn.heads.add(JSON.stringify(this.from));
+    return fill.call(this, ...path);
+  };
+  const chart = async (show) => {
+    const made = new Chart('of a test');
+    drawn = { element: made.element, words: new Set(), heads: new Set() };
+    made.element.style.width = '340px';
+    document.body.append(made.element);
+    show(made);
+    await new Promise((done) => setTimeout(done));  // uPlot draws in a microtask
+    return { words: [...drawn.words].map((one) => JSON.parse(one)), heads: drawn.heads.size };
+  };
+  const row = (values, at) => [at + 1, ...values, 'undecided'];
+  const rounds = (...rows) => ({ first: 'standard', of: { split: rows.map(row) } });
+  const names = ['standard', 'split'];
+  const launches = [1, 2, 3].flatMap((round) => names.map((placement) => ({ round, placement, warmup: 0 })));
+  const step = { at: [1, 2, 3], seconds: [1, 1, 1] };
+  const series = Object.fromEntries(launches.map((one) => [`${one.round}/${one.placement}`, step]));
+  return [
+    await chart((made) => showRatio(made, rounds([1.3, null, null], [0.9, 0.02, 35.46], [0.95, 0.9, 1.02]))),
+    await chart((made) => showRatio(made, rounds([1.3, null, null], [0.9, 0.02, 35.46]))),
+    await chart((made) => showSteps(made, { placements: names.map((name) => ({ name })), launches }, series)),
+  ];
+})"""
+
+
+def ratio_ticks(chart: dict[str, Any]) -> list[float]:
+    """The numbers beside a chart's axis; those of rounds stand below it."""
+    numbers = [(float(word), y) for word, _, _, y in chart["words"] if word.replace(".", "").isdecimal()]
+    return [number for number, y in numbers if y < max(y for _, y in numbers)]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+def test_the_ratio_is_drawn_to_its_last_interval_and_no_word_over_another(link: str, tmp_path: Path) -> None:
+    ready = "window.uPlot && document.querySelectorAll('canvas').length >= 3"
+    narrow, wide, steps = looked_at(f"{link}#/{quote(RUN)}", tmp_path, ready, CHARTS)
+    assert (min(ratio_ticks(narrow)), max(ratio_ticks(narrow))) == (0.9, 1.2)
+    assert (min(ratio_ticks(wide)), max(ratio_ticks(wide))) == (0.25, 4.0)
+    assert (narrow["heads"], wide["heads"]) == (2, 2)
+    places = sorted((low, high) for word, low, high, _ in steps["words"] if word.endswith(("standard", "split")))
+    assert len(places) > 1
+    assert all(end < begin for (_, end), (begin, _) in pairwise(places))
 
 
 def test_the_link_is_told_when_all_is_made_so_that_a_signal_finds_nothing_half_done(

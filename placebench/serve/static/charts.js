@@ -6,6 +6,9 @@ import { bytes, number, seconds, share } from "./dom.js";
 // Paul Tol's 'bright' scheme.
 const COLORS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"];
 const MOST_LINES = 12;
+// How far from 1 the ends of an interval are shown, and ticks of a ratio's axis by preference, as in the report's figure.
+const FAR = 4;
+const RATIO_TICKS = [1, 2, 0.5, 4, 0.25, 1.5, 0.67, 3, 0.33, 1.2, 0.8, 10, 0.1, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.01, 0.99];
 const UNITS = { load: share, memory: bytes, power: (value) => `${number(value)} W`, clock: (value) => `${number(value)} MHz` };
 
 export const color = (place) => COLORS[place % COLORS.length];
@@ -67,7 +70,7 @@ export function showSteps(chart, run, series) {
   chart.show([names, begins.length], (look) => ({
     scales: { x: { time: false }, y: { range: (_, low, high) => [0, (high || 1) * 1.06] } },
     axes: [
-      { splits: () => thinned(begins, 8).map(([at]) => at), values: () => thinned(begins, 8).map(([, name]) => short(name)), label: "steps, launch after launch", labelSize: 20 },
+      { splits: (plot) => spread(begins, plot).map(([at]) => at), values: (_, ticks) => ticks.map((tick) => short(new Map(begins).get(tick))), label: "steps, launch after launch", labelSize: 20 },
       { values: (_, ticks) => ticks.map((tick) => `${number(tick)} s`), size: 64 },
     ],
     series: [
@@ -78,7 +81,7 @@ export function showSteps(chart, run, series) {
   }), columns);
 }
 
-// The ratio of each placement after each round, with its interval.
+// The ratio of each placement after each round, with its interval; what of it lies beyond the chart is an arrowhead.
 export function showRatio(chart, ratio) {
   const names = Object.keys(ratio.of).filter((name) => ratio.of[name].length);
   const rounds = [...new Set(names.flatMap((name) => ratio.of[name].map(([round]) => round)))].sort((one, other) => one - other);
@@ -88,21 +91,21 @@ export function showRatio(chart, ratio) {
     for (const place of [1, 2, 3]) columns.push(rounds.map((round) => found.get(round)?.[place] ?? null));
   }
   chart.show([names, rounds.length], (look) => ({
-    scales: { x: { time: false, range: (_, low, high) => [low - 0.5, high + 0.5] }, y: { range: (_, low, high) => around(low, high) } },
+    scales: { x: { time: false, range: (_, low, high) => [low - 0.5, high + 0.5] }, y: { distr: 3, range: (plot) => ratioView(plot.data) } },
     axes: [
       { label: "rounds", labelSize: 20, splits: () => thinned(rounds, 10) },
-      { values: (_, ticks) => ticks.map((tick) => number(tick)), size: 56 },
+      { splits: ratioTicks, filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map((tick) => number(tick)), size: 56 },
     ],
     series: [
       { label: "rounds" },
       ...names.flatMap((name, place) => [
         { label: name, stroke: color(place + 1), width: 2, points: { show: true, size: 6 }, value: (_, value) => number(value) },
-        { label: "from", stroke: color(place + 1), width: 1, dash: [4, 3], value: (_, value) => number(value) },
-        { label: "to", stroke: color(place + 1), width: 1, dash: [4, 3], value: (_, value) => number(value) },
+        { label: "from", stroke: color(place + 1), width: 1, dash: [4, 3], points: { show: false }, value: (_, value) => number(value) },
+        { label: "to", stroke: color(place + 1), width: 1, dash: [4, 3], points: { show: false }, value: (_, value) => number(value) },
       ]),
     ],
     bands: names.map((_, place) => ({ series: [3 * place + 3, 3 * place + 2], fill: `${color(place + 1)}33` })),
-    hooks: { draw: [(plot) => lineAt(plot, 1, look.soft)] },
+    hooks: { draw: [(plot) => lineAt(plot, 1, look.soft), drawIntervals] },
   }), columns);
 }
 
@@ -158,10 +161,73 @@ function thinned(items, most) {
 
 const short = (name) => (name.length > 14 ? `${name.slice(0, 13)}…` : name);
 
-function around(low, high) {
-  const [from, to] = [Math.min(low ?? 1, 0.99), Math.max(high ?? 1, 1.01)];
-  const room = (to - from) * 0.08;
-  return [from - room, to + room];
+// Labels of which none reaches into the next: each in the middle of its tick, about 7 px a character.
+function spread(begins, plot) {
+  const room = 7 * Math.max(0, ...begins.map(([, name]) => short(name).length)) + 14;
+  const { min, max } = plot.scales.x;
+  const apart = (room * (max - min || 1)) / (plot.bbox.width / devicePixelRatio || plot.width);
+  const kept = [];
+  for (const one of begins) if (!kept.length || one[0] - kept.at(-1)[0] >= apart) kept.push(one);
+  return kept;
+}
+
+// All ratios, and the last interval of each placement: those after few rounds may reach over decades.
+function ratioView(data) {
+  const inView = [0.95, 1 / 0.95];
+  for (let place = 1; place < data.length; place += 3) {
+    inView.push(...data[place].filter((value) => value > 0));
+    for (const column of [data[place + 1], data[place + 2]]) {
+      const last = column.findLast((value) => value !== null);
+      if (last !== undefined) inView.push(Math.min(FAR, Math.max(1 / FAR, last)));
+    }
+  }
+  const [low, high] = [Math.min(...inView), Math.max(...inView)];
+  const room = (high / low) ** 0.08;
+  return [low / room, high * room];
+}
+
+function ratioTicks(plot, _, low, high) {
+  const apart = (24 * Math.log(high / low)) / (plot.bbox.height / devicePixelRatio || plot.height);
+  const kept = [];
+  for (const tick of RATIO_TICKS) {
+    const fits = tick >= low && tick <= high && kept.every((other) => Math.abs(Math.log(tick / other)) >= apart);
+    if (fits) kept.push(tick);
+  }
+  return kept.sort((one, other) => one - other);
+}
+
+// A bar a round, as one alone has no band; an arrowhead where it goes on beyond the chart.
+function drawIntervals(plot) {
+  const { left, top, width, height } = plot.bbox;
+  const { min, max } = plot.scales.y;
+  const size = 5 * devicePixelRatio;
+  plot.ctx.save();
+  plot.ctx.setLineDash([]);
+  for (let place = 1; place < plot.data.length; place += 3) {
+    plot.ctx.fillStyle = plot.ctx.strokeStyle = plot.series[place].stroke();
+    plot.data[0].forEach((round, at) => {
+      const x = plot.valToPos(round, "x", true);
+      const [low, high] = [plot.data[place + 1][at], plot.data[place + 2][at]];
+      if (low === null || high === null || x < left || x > left + width) return;
+      const [from, to] = [Math.max(low, min), Math.min(high, max)].map((end) => plot.valToPos(end, "y", true));
+      plot.ctx.beginPath();
+      plot.ctx.moveTo(x, from);
+      plot.ctx.lineTo(x, to);
+      plot.ctx.stroke();
+      if (low < min) arrowhead(plot.ctx, x, top + height, -size);
+      if (high > max) arrowhead(plot.ctx, x, top, size);
+    });
+  }
+  plot.ctx.restore();
+}
+
+// With its point at a place, and as far from there to its base.
+function arrowhead(context, x, y, size) {
+  context.beginPath();
+  context.moveTo(x, y);
+  context.lineTo(x - size, y + 1.5 * size);
+  context.lineTo(x + size, y + 1.5 * size);
+  context.fill();
 }
 
 function lineAt(plot, value, stroke) {
@@ -170,6 +236,7 @@ function lineAt(plot, value, stroke) {
   if (y < top || y > top + height) return;
   plot.ctx.save();
   plot.ctx.strokeStyle = stroke;
+  plot.ctx.setLineDash([]);
   plot.ctx.beginPath();
   plot.ctx.moveTo(left, y);
   plot.ctx.lineTo(left + width, y);
