@@ -288,7 +288,7 @@ def _rollout(workload: Workload) -> tuple[Generate, Callable[[], None]]:
     freeze_heap()
 
     def generate(count: int, tokens: int, log_probs: bool) -> float:
-        prompts, settings = _prompts(workload, count), SamplingSettings(1.0, 1.0, True, 0, log_probs)
+        prompts, settings = _prompts(workload, count), SamplingSettings(1.0, 1.0, True, (0,), log_probs)
         begin = time.perf_counter()
         rollout.generate(prompts, [tokens] * count, list(range(count)), settings)
         return time.perf_counter() - begin

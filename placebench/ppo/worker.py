@@ -243,8 +243,8 @@ class Worker(Rank):
         """Responses; `log_probs` is whether those of the rollout are wanted."""
         from placebench.ppo.rollout.base import SamplingSettings
 
-        rollout, eos = self._workload.rollout, self._tokenizer.eos_token_id
-        settings = SamplingSettings(rollout.temperature, rollout.top_p, rollout.ignore_eos, eos, log_probs)
+        rollout, stops = self._workload.rollout, self._tokenizer.stop_token_ids
+        settings = SamplingSettings(rollout.temperature, rollout.top_p, rollout.ignore_eos, stops, log_probs)
         responses = self._generate(prompts, longest, seeds, settings)
         told = [one.log_probs for one in responses if one.log_probs is not None]
         fields = {"rollout_log_probs": list(chain.from_iterable(told))} if told else {}

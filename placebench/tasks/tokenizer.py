@@ -1,12 +1,14 @@
 """Text to tokens: characters for models with random weights, the model's own tokenizer for real ones."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from placebench.errors import UsageError
 from placebench.spec.legible import shown
 from placebench.spec.shapes import PRESETS
 
+_GENERATION_CONFIG = "generation_config.json"
 CHARACTERS = "0123456789+-*/=()<>.,:;?! abcdefghijklmnopqrstuvwxyz"
 
 
@@ -17,6 +19,7 @@ class CharacterTokenizer:
     """
 
     eos_token_id = 0
+    stop_token_ids = (0,)
 
     def encode(self, text: str) -> list[int]:
         """Tokens of lower-case text.
@@ -55,7 +58,7 @@ class ModelTokenizer:
             raise UsageError(f"--model {model}: no tokenizer can be loaded: {str(reason).splitlines()[0]}") from None
         if self._tokenizer.eos_token_id is None:
             raise UsageError(f"--model {model}: its tokenizer has no end-of-sequence token")
-        self.eos_token_id = int(self._tokenizer.eos_token_id)
+        self.stop_token_ids = _stop_tokens(model, int(self._tokenizer.eos_token_id))
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a prompt, as one user message where the model has a chat template.
@@ -82,8 +85,25 @@ class ModelTokenizer:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
 
+def _stop_tokens(model: str, own: int) -> tuple[int, ...]:
+    """The tokens that end a response: the tokenizer's `own`, and those of the model's `generation_config.json`."""
+    import transformers
+
+    try:
+        listed: Any = transformers.GenerationConfig.from_pretrained(model).eos_token_id
+    except Exception as error:  # noqa: BLE001 - a file that is not as it should be ends in any of them
+        if not isinstance(error, OSError) or (Path(model) / _GENERATION_CONFIG).exists():
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise UsageError(f"--model {model}: cannot read {_GENERATION_CONFIG}: {reason}") from None
+        listed = None  # a model may have no such file
+    tokens = listed if isinstance(listed, list) else [] if listed is None else [listed]
+    if not all(isinstance(token, int) for token in tokens):
+        raise UsageError(f"--model {model}: eos_token_id of {_GENERATION_CONFIG} must be a token's number, or a list")
+    return tuple(sorted({own, *tokens}))
+
+
 Tokenizer = CharacterTokenizer | ModelTokenizer
-"""What the job needs of a tokenizer: `encode` a prompt, `decode` a response, and `eos_token_id`."""
+"""What the job needs of a tokenizer: `encode` a prompt, `decode` a response, and the `stop_token_ids` that end one."""
 
 
 def load_tokenizer(model: str) -> Tokenizer:

@@ -45,7 +45,7 @@ PROMPTS = [[1, 11, 2, 17], [3, 11, 4, 17, 5, 6], [9], [8, 8]]
 
 
 def sampling(**changes: Any) -> SamplingSettings:
-    return replace(SamplingSettings(0.7, 1.0, ignore_eos=False, eos_token_id=0), **changes)
+    return replace(SamplingSettings(0.7, 1.0, ignore_eos=False, stop_token_ids=(0,)), **changes)
 
 
 def told(response: Generated) -> list[float]:
@@ -100,6 +100,10 @@ def test_ends_at_eos_unless_told_not_to(rollout: TorchRollout) -> None:
     assert {len(one.tokens) for one in free} > {1, 6}
     assert all(0 not in one.tokens[:-1] for one in free)
     assert all(len(one.tokens) == 6 or one.tokens[-1] == 0 for one in free)
+    several = sampling(temperature=5.0, stop_token_ids=(0, 7, 9))
+    for one, before in zip(rollout.generate([[1]] * 200, [6] * 200, list(range(200)), several), free, strict=True):
+        ends = [number for number, token in enumerate(before.tokens, 1) if token in (0, 7, 9)]
+        assert one.tokens == before.tokens[: ends[0] if ends else 6]
     longest = [1 + number % 6 for number in range(200)]
     fixed = rollout.generate([[1]] * 200, longest, list(range(200)), sampling(temperature=5.0, ignore_eos=True))
     assert [len(one.tokens) for one in fixed] == longest

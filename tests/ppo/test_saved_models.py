@@ -206,9 +206,26 @@ def test_a_prompt_is_one_message_of_the_user_and_what_the_template_adds_counts(t
 
 
 @pytest.mark.parametrize(
+    ("content", "tokens"),
+    [(None, (0,)), ("{}", (0,)), ('{"eos_token_id": 7}', (0, 7)), ('{"eos_token_id": [9, 0, 7]}', (0, 7, 9))],
+)
+def test_a_response_ends_at_every_token_that_the_model_names(
+    tmp_path: Path, content: str | None, tokens: tuple[int, ...]
+) -> None:
+    save_model(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    if content is not None:
+        (tmp_path / "generation_config.json").write_text(content)
+    assert ModelTokenizer(str(tmp_path)).stop_token_ids == tokens
+
+
+@pytest.mark.parametrize(
     ("file", "content", "reason"),
     [
         ("tokenizer.json", "{}", "no tokenizer can be loaded: KeyError: 'added_tokens'"),
+        ("generation_config.json", "{", "cannot read generation_config.json: OSError: "),
+        ("generation_config.json", "[]", "cannot read generation_config.json: TypeError: "),
+        ("generation_config.json", '{"eos_token_id": "x"}', "must be a token's number, or a list"),
         ("chat_template.jinja", "{{ raise_exception('no') }}", "cannot encode the prompt '1+1=': TemplateError: no"),
     ],
 )

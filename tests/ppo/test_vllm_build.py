@@ -98,5 +98,5 @@ def test_on_gpus_requests_have_their_seeds_where_that_costs_nothing(
     monkeypatch.setattr("placebench.ppo.rollout.vllm.run_requests", look)
     rollout = object.__new__(VllmRollout)
     rollout._engine, rollout._group, rollout._is_gpu, rollout._known = Engine(), None, True, Known()
-    rollout.generate([[5, 6, 7], [9]], [4, 4], [11, 12], SamplingSettings(1.0, 1.0, True, 0))
+    rollout.generate([[5, 6, 7], [9]], [4, 4], [11, 12], SamplingSettings(1.0, 1.0, True, (0,)))
     assert asked == ([11, 12] if second_runner else [None, None])

@@ -46,9 +46,9 @@ NO_TOKEN = 10_000
 PROMPTS = [[1 + i % 60 for i in range(150)], [5, 6, 7], [9] * 10, [3]]
 SEEDS = [11, 12, 13, 14]
 # So small a nucleus holds the most likely token alone.
-GREEDY = SamplingSettings(1.0, 1e-9, True, NO_TOKEN)
-SAMPLED = [SamplingSettings(*drawn, True, NO_TOKEN) for drawn in ((1.0, 1.0), (0.7, 1.0), (1.5, 0.8))]
-FREQUENCIES = SamplingSettings(0.7, 1.0, True, NO_TOKEN)
+GREEDY = SamplingSettings(1.0, 1e-9, True, (NO_TOKEN,))
+SAMPLED = [SamplingSettings(*drawn, True, (NO_TOKEN,)) for drawn in ((1.0, 1.0), (0.7, 1.0), (1.5, 0.8))]
+FREQUENCIES = SamplingSettings(0.7, 1.0, True, (NO_TOKEN,))
 # Eight sequences of two blocks, the second of which they need while they generate, and the share of 1 GiB in which an
 # engine has room for three of them.
 FEW = build_workload(
@@ -103,12 +103,15 @@ def test_a_response_follows_its_seed_and_not_its_batch_or_rank(seen: list[dict[s
         assert rank["other_seeds"] != rank["together"]
 
 
-def test_a_response_ends_with_the_end_of_sequence_token_unless_it_is_ignored(seen: list[dict[str, Any]]) -> None:
+def test_a_response_ends_with_the_first_token_that_ends_one_unless_these_are_ignored(
+    seen: list[dict[str, Any]],
+) -> None:
     for rank in seen:
-        eos, whole, ended = rank["eos"], rank["after"]["greedy"], rank["ended"]
+        stops, whole, ended = rank["stops"], rank["after"]["greedy"], rank["ended"]
         assert [len(response) for response in whole] == [LENGTH] * len(PROMPTS)
-        assert ended == [response[: [*response, eos].index(eos) + 1][:LENGTH] for response in whole]
-        assert len(ended[0]) < LENGTH
+        ends = [min([*response, stop].index(stop) for stop in stops) for response in whole]
+        assert ended == [response[: end + 1] for response, end in zip(whole, ends, strict=True)]
+        assert {ended[0][-1], ended[1][-1]} <= {*stops}
         assert rank["ignored"] == whole
 
 
@@ -263,7 +266,7 @@ def _run_rank(rank: int, folder: Path, tied: bool) -> None:
     rollout.update_weights(new.named_parameters())
     result["after"] = _compare(rollout, new)
     result |= _ends(rollout, result["after"]["greedy"]) | _batches(rollout) | _frequencies(rollout, new)
-    result |= _shortened(rollout, result["eos"]) | _refusals(rollout, new)
+    result |= _shortened(rollout, result["stops"][0]) | _refusals(rollout, new)
     result["threads"] = torch.get_num_threads()
     total = torch.tensor([float(rank)])
     dist.all_reduce(total)
@@ -312,11 +315,11 @@ def _logits(model: Any, prompt: list[int], response: Generated) -> Tensor:
 
 
 def _ends(rollout: Any, greedy: list[list[int]]) -> dict[str, Any]:
-    eos = greedy[0][LENGTH // 2]
+    stops = (greedy[0][LENGTH // 2], greedy[1][LENGTH // 2])
     ended, ignored = (
-        _generate(rollout, PROMPTS, SEEDS, SamplingSettings(1.0, 1e-9, ignore, eos)) for ignore in (False, True)
+        _generate(rollout, PROMPTS, SEEDS, SamplingSettings(1.0, 1e-9, ignore, stops)) for ignore in (False, True)
     )
-    return {"eos": eos, "ended": _tokens(ended), "ignored": _tokens(ignored)}
+    return {"stops": stops, "ended": _tokens(ended), "ignored": _tokens(ignored)}
 
 
 def _generate(rollout: Any, prompts: Any, seeds: Any, settings: SamplingSettings) -> list[Generated]:
@@ -342,7 +345,7 @@ def _shortened(rollout: Any, eos: int) -> dict[str, Any]:
     longest = [1 + (5 * place) % LENGTH for place in range(len(prompts) - 1)] + [LENGTH]
     pairs = []
     for log_probs in (True, False):
-        settings = SamplingSettings(1.0, 1.0, False, eos, log_probs)
+        settings = SamplingSettings(1.0, 1.0, False, (eos,), log_probs)
         pair = []
         for steps in (lambda *arguments: nullcontext(), steady_steps):
             with pytest.MonkeyPatch.context() as patch:

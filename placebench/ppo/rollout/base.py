@@ -16,9 +16,9 @@ class SamplingSettings:
     top_p: float
     """Mass of the most likely tokens to draw from."""
     ignore_eos: bool
-    """Whether a response goes on behind an end-of-sequence token."""
-    eos_token_id: int
-    """The token that ends a response; it is part of the response."""
+    """Whether a response goes on behind a token that would end it."""
+    stop_token_ids: tuple[int, ...]
+    """The tokens that end a response; the one that does is part of it."""
     log_probs: bool = True
     """Whether log-probabilities are wanted; a backend that has them anyway tells them."""
 
@@ -28,7 +28,7 @@ class Generated:
     """One response."""
 
     tokens: list[int]
-    """Response tokens, the end-of-sequence token included where one was drawn."""
+    """Response tokens, the one that ended it included where one was drawn."""
     log_probs: list[float] | None
     """Log-probabilities of the tokens under the temperature-scaled distribution before top-p, in nats; None where they
     were not wanted."""

@@ -43,7 +43,7 @@ class TorchRollout:
     ) -> tuple[Tensor, Tensor]:
         device = next(self._model.parameters()).device
         sources = [np.random.default_rng(seed) for seed in seeds]
-        limits = torch.tensor(longest, device=device)
+        limits, stops = torch.tensor(longest, device=device), torch.tensor(settings.stop_token_ids, device=device)
         inputs = _pad_left(prompts, device)
         tokens, log_probs = [], []
         finished = torch.zeros(len(prompts), dtype=torch.bool, device=device)
@@ -52,7 +52,7 @@ class TorchRollout:
             chosen, log_prob = _sample(output.logits[:, -1], settings, sources)
             tokens.append(chosen)
             log_probs.append(log_prob)
-            finished |= (chosen == settings.eos_token_id) | (limits == position + 1)
+            finished |= torch.isin(chosen, stops) | (limits == position + 1)
             if not settings.ignore_eos and bool(finished.all()):
                 break
             if updates is not None and updates.pending():
@@ -162,7 +162,8 @@ def _nucleus(log_probs: Tensor, top_p: float) -> Tensor:
 def _responses(
     tokens: Tensor, log_probs: Tensor, longest: Sequence[int], settings: SamplingSettings
 ) -> list[Generated]:
-    ends = (tokens == settings.eos_token_id) & (not settings.ignore_eos)
+    stops = torch.tensor(settings.stop_token_ids, device=tokens.device)
+    ends = torch.isin(tokens, stops) & (not settings.ignore_eos)
     first_end = torch.where(ends.any(1), ends.int().argmax(1) + 1, tokens.shape[1])
     lengths = [min(end, limit) for end, limit in zip(first_end.tolist(), longest, strict=True)]
     return [

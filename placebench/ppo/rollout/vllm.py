@@ -154,7 +154,7 @@ class VllmRollout:
                 seed=seed if seeded else None,
                 # vLLM's own idea of the end of a sequence comes from the model's config; the settings alone count.
                 ignore_eos=True,
-                stop_token_ids=[] if settings.ignore_eos else [settings.eos_token_id],
+                stop_token_ids=[] if settings.ignore_eos else list(settings.stop_token_ids),
                 logprobs=0 if settings.log_probs else None,
                 detokenize=False,
             )
