@@ -19,9 +19,10 @@ from placebench.ppo.models import PolicyModel, load_critic_model, load_language_
 from placebench.ppo.passes import log_probs
 from placebench.ppo.training import TrainedModel
 from placebench.spec.shapes import PRESETS
-from placebench.spec.workload import Workload
+from placebench.spec.workload import Data, Workload
 from placebench.spec.workload_reading import build_workload
-from placebench.tasks.data import open_prompts
+from placebench.tasks.data import FilePrompts, Prompt, open_prompts
+from placebench.tasks.prompt_lengths import too_long
 from placebench.tasks.tokenizer import CharacterTokenizer, ModelTokenizer
 
 
@@ -189,6 +190,19 @@ def test_prompts_that_are_too_long_for_a_model_end_its_launch_before_anything_st
     assert job.exit_code == JobExit.USAGE, job.output[-3000:]
     assert job.output.endswith(f"UsageError: {reason}\n")
     assert not job.trial.spans.exists()
+
+
+def test_a_prompt_is_one_message_of_the_user_and_what_the_template_adds_counts(tmp_path: Path) -> None:
+    save_model(tmp_path)
+    plain = ModelTokenizer(str(tmp_path)).encode("1+1=")
+    template = "{% for one in messages %}{{ '++' if one.role == 'user' else '0' }}{{ one.content }}{% endfor %}="
+    (tmp_path / "chat_template.jinja").write_text(template)
+    tokenizer = ModelTokenizer(str(tmp_path))
+    assert tokenizer.encode("1+1=") == [plain[1], plain[1], *plain, plain[3]]
+    prompts = FilePrompts(0, (Prompt("1+1=", "2", "a.jsonl, line 1"),))
+    assert list(too_long(prompts, tokenizer, Data(), 7)) == []
+    (reason,) = too_long(prompts, tokenizer, Data(), 6)
+    assert reason.startswith("a.jsonl, line 1: the prompt '1+1=' has 7 tokens (1 of 1 are too long) and ")
 
 
 @pytest.mark.parametrize(
