@@ -164,6 +164,13 @@ class Rollout(_Section):
                 f"memory_share {self.memory_share} needs backend vllm: with torch all sequences of a step generate at"
                 " once",
             )
+        if self.response_lengths == "longest":
+            for key in ("response_length_median", "response_length_sigma"):
+                if (value := getattr(self, key)) != Rollout.model_fields[key].default:
+                    yield Conflict(
+                        ("rollout.response_lengths", f"rollout.{key}"),
+                        f"{key} {value} needs response_lengths lognormal: with longest no length is drawn",
+                    )
 
 
 class Algorithm(_Section):

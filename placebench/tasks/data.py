@@ -106,9 +106,16 @@ def open_prompts(data: Data, seed: int, longest: int, compared_by: str | None = 
     if path.suffix not in readers:
         near = did_you_mean(data.source, ("arithmetic", "code"))
         raise UsageError(f"data.source {shown(data.source)}: use arithmetic, code, a .jsonl or a .parquet file{near}")
-    prompts = tuple(_prompt(row, data, where, compared_by) for where, row in readers[path.suffix](path))
+    rows = list(readers[path.suffix](path))
+    prompts = tuple(_prompt(row, data, where, compared_by) for where, row in rows)
     if not prompts:
         raise UsageError(f"{path}: has no prompts")
+    if data.answer_key != Data().answer_key and not any(data.answer_key in row for _, row in rows):
+        near = did_you_mean(data.answer_key, rows[0][1])
+        raise UsageError(
+            f"{path}: no row has a field {shown(data.answer_key)} (data.answer_key); the first has"
+            f" {', '.join(rows[0][1])}{near}"
+        )
     return FilePrompts(seed, prompts)
 
 
@@ -151,11 +158,20 @@ def _prompt(row: Mapping[str, Any], data: Data, where: str, compared_by: str | N
     answer = row.get(data.answer_key)
     if answer is None and isinstance(reward_model := row.get("reward_model"), Mapping):
         answer = reward_model.get("ground_truth")
-    if isinstance(answer, list) and data.reward == code_tests.__name__:
-        answer = json.dumps(answer)
     if compared_by is not None:
         _check_answer(answer, row, data, where, compared_by)
-    return Prompt(content, "" if answer is None else str(answer), where)
+    return Prompt(content, _as_text(answer), where)
+
+
+def _as_text(answer: object) -> str:
+    """The answer as a reward gets it: text as it is, all else as JSON has it, whole numbers without decimals."""
+    if answer is None or isinstance(answer, str):
+        return answer or ""
+    if isinstance(answer, float) and answer.is_integer():
+        answer = int(answer)
+    if isinstance(answer, (bool, int, float, list, dict)):
+        return json.dumps(answer, ensure_ascii=False, default=str)
+    return str(answer)
 
 
 def _chat(messages: Sequence[object], where: str) -> str:
@@ -182,6 +198,12 @@ def _check_answer(answer: object, row: Mapping[str, Any], data: Data, where: str
         )
     if compared_by == code_tests.__name__:
         try:
-            read_tests(str(answer))
+            read_tests(_as_text(answer))
         except UsageError as error:
             raise UsageError(f"{where}: {error}; set data.answer_key") from None
+    elif isinstance(answer, (list, dict)):
+        kind = "a list" if isinstance(answer, list) else "an object"
+        raise UsageError(
+            f"{where}: the answer is {kind}, and data.reward {compared_by} compares with text: give one text, or take a"
+            " reward of your own, module:function"
+        )

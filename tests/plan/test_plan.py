@@ -137,6 +137,11 @@ def test_every_reason_is_given_at_once(tmp_path: Path) -> None:
         ),
         ({"rollout": {"tensor_parallel_size": 2}}, "rollout: tensor_parallel_size 2 needs backend vllm"),
         ({"rollout": {"memory_share": 0.5}}, "rollout: memory_share 0.5 needs backend vllm: with torch all sequences"),
+        (
+            {"rollout": {"response_length_median": 100}},
+            "response_length_median 100 needs response_lengths lognormal: with longest no length is drawn",
+        ),
+        ({"rollout": {"response_length_sigma": 0.5}}, "response_length_sigma 0.5 needs response_lengths lognormal"),
         ({"rollout": {"memory_share": 0}}, "rollout.memory_share: must be greater than 0"),
         ({"rollout": {"memory_share": 1.5}}, "rollout.memory_share: must be less than or equal to 1"),
         ({"batch": {"size": 0}}, "batch.size: must be greater than 0"),

@@ -5,13 +5,14 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from placebench.ppo.models import model_config
 from placebench.ppo.rollout.base import Generated, SamplingSettings
-from placebench.ppo.rollout.vllm_build import draws_by_seed, graph_sizes, kv_cache_bytes
+from placebench.ppo.rollout.vllm_build import draws_by_seed, engine_seed, graph_sizes, kv_cache_bytes
 from placebench.ppo.rollout.vllm_known import Known
 from placebench.predict.memory.engine import EngineMemory
 from placebench.predict.memory.estimate import MemoryEstimate
@@ -53,6 +54,15 @@ def test_the_cache_of_an_engine_is_the_one_that_was_planned_for(
     heads = max(1, shape.num_key_value_heads // shared_by)
     a_token = 2 * shape.num_hidden_layers * heads * shape.head_width * (2 if job.precision == "bfloat16" else 4)
     assert cache == (sequences * shared_by * -(-length // 128) + 1) * 128 * a_token
+
+
+def test_engines_have_seeds_of_their_own_that_numpy_takes() -> None:
+    for seed in (0, 2**32 - 1):
+        build_workload({"seed": seed})
+        seeds = [engine_seed(seed, rank, 2) for rank in range(4)]
+        assert [seeds[0] == seeds[1], seeds[1] == seeds[2], seeds[2] == seeds[3]] == [True, False, True]
+        for one in seeds:
+            np.random.RandomState(one)
 
 
 def test_only_the_first_model_runner_on_gpus_has_a_price_for_seeds() -> None:

@@ -134,6 +134,14 @@ def test_chat_messages_need_no_role_and_may_hold_separators_of_lines(tmp_path: P
         ("last_number", '{"prompt": "1+1=", "answer": null}', "'answer' is null, the answer that"),
         ("code_tests", '{"prompt": "add", "answer": "7"}', "the answer '7' is no JSON list of tests, such as"),
         ("code_tests", '{"prompt": "add"}', "no field 'answer'"),
+        ("code_tests", '{"prompt": "add", "answer": {"a": 1}}', "is no JSON list of tests, such as"),
+        (
+            "exact_match",
+            '{"prompt": "1", "answer": ["7", "seven"]}',
+            "the answer is a list, and data.reward exact_match",
+        ),
+        ("prefix_match", '{"prompt": "1", "answer": {"value": 7}}', "the answer is an object, and data.reward prefix_"),
+        ("last_number", '{"prompt": "1", "reward_model": {"ground_truth": [7]}}', "the answer is a list, and"),
     ],
 )
 def test_prompts_without_an_answer_that_the_reward_can_use(tmp_path: Path, reward: str, line: str, reason: str) -> None:
@@ -159,6 +167,41 @@ def test_answers_are_asked_for_where_a_built_in_reward_compares_with_them(
     (tmp_path / "a.jsonl").write_text('{"prompt": "1+1=", "solution": "", "reward_model": {"ground_truth": 2}}\n')
     assert list(unusable_workload(build_workload({"data": data}))) == []
     assert list(unusable_workload(build_workload({"data": data | {"answer_key": "solution"}}))) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("true", "true"),
+        ("false", "false"),
+        ("7", "7"),
+        ("7.0", "7"),
+        ("-0.5", "-0.5"),
+        ('"7.0"', "7.0"),
+        ('["7", "é"]', '["7", "é"]'),
+        ('{"value": 7}', '{"value": 7}'),
+        ("null", ""),
+    ],
+)
+def test_a_reward_gets_answers_as_text_or_json(tmp_path: Path, given: str, text: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"prompt": "1+1=", "answer": {given}}}\n')
+    data = Data(source=str(tmp_path / "a.jsonl"), reward="scores:score")
+    (prompt,) = open_prompts(data, 0, 16).step_prompts(1, 1)
+    assert prompt.answer == text
+
+
+def test_answers_under_a_key_that_no_row_has_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"prompt": "1+1=", "solution": "2"}\n{"prompt": "1+2="}\n')
+    data = Data(source=str(file), reward="scores:score", answer_key="solutoin")
+    with pytest.raises(UsageError) as refused:
+        open_prompts(data, 0, 16)
+    assert str(refused.value) == (
+        f"{file}: no row has a field 'solutoin' (data.answer_key); the first has prompt, solution; did you mean"
+        " 'solution'?"
+    )
+    one_has_it = open_prompts(data.model_copy(update={"answer_key": "solution"}), 0, 16)
+    assert {prompt.answer for prompt in one_has_it.step_prompts(1, 2)} == {"2", ""}
 
 
 def test_tests_are_a_list_or_its_text(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from placebench.ppo.rollout.base import Generated, SamplingSettings, WeightUpdat
 from placebench.ppo.rollout.vllm_build import (
     config_folder,
     draws_by_seed,
+    engine_seed,
     graph_sizes,
     import_engine,
     kv_cache_bytes,
@@ -102,8 +103,7 @@ class VllmRollout:
                 max_model_len=length,
                 max_num_seqs=sequences,
                 kv_cache_memory_bytes=cache_bytes,
-                # Engines draw differently, the ranks of one engine alike.
-                seed=workload.seed + rank // shared_by,
+                seed=engine_seed(workload.seed, rank, shared_by),
                 enable_prefix_caching=keeps_prefixes,
                 **device_settings,
             )

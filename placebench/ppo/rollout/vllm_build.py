@@ -29,6 +29,14 @@ _ENVIRONMENT = {
 }
 
 
+def engine_seed(seed: int, rank: int, shared_by: int) -> int:
+    """The seed of a rank's engine: engines draw differently, the `shared_by` ranks of one alike.
+
+    It is below 2**32, as numpy's must be.
+    """
+    return (seed + rank // shared_by) % 2**32
+
+
 def set_environment() -> None:
     """Set what vLLM reads while it is imported, but for what differs from rank to rank."""
     os.environ |= _ENVIRONMENT

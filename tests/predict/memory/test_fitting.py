@@ -346,7 +346,8 @@ OF_NO_SIZE = {
 
 def test_memory_depends_on_no_other_key() -> None:
     assert {*OF_NO_SIZE} == {*workload_keys()} - MEMORY_KEYS
-    base = {"model": "qwen2.5-1.5b", "batch": {"size": 16_384}}
+    drawn = {"response_lengths": "lognormal"}
+    base = {"model": "qwen2.5-1.5b", "batch": {"size": 16_384}, "rollout": drawn}
     words = ("standard", "split", "learners:1+engines:1")
     (*before,) = refused_for_memory(gpu_plan(words, 2, 80, **base))
     assert len(before) == 3
