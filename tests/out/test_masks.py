@@ -45,6 +45,15 @@ FORMS = (
     "ghp_{0}abcd",
     "{0}@{1}",
     "log<-/data/{0}",
+    "the field '{0} {1}'",
+    'no "{0}" among them',
+    "{0}/{1}\n{0}/{2} {1}",
+    "head-{0}:6379",
+    "--hub-token {0}",
+    "user={0}",
+    "git@{0}.com:{1}/{2}.git",
+    r"\\{0}\{1}",
+    "<{0}/{1} {2}>",
     "{{'path':'/data/{0}/b'}}",
     '"[/data/{0}/b]"',
 )
@@ -79,6 +88,7 @@ def test_no_address_stays_in_a_text(run: Run, address: object, form: str) -> Non
         "no progress for 1:02:03 (step 2/8), 900 tokens/s",
         "batch.size=12 is less than rollout.tensor_parallel_size=16 of qwen2.5-7b",
         "spans.jsonl, line 165: Invalid JSON: key must be a string at line 1 column 2",
+        "gpu:10 of node0 and cpu:12: 'batch.size' must be 4:05 min, the runs' files' at 12:30",
         "it's perf/throughput of timing_s/gen, e.g. 1.5 of it",
     ],
 )
