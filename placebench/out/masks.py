@@ -30,12 +30,13 @@ _REMARK = "the job's own processes have a remark, which is not shared"
 _WORDS = frozenset(("arithmetic", "code", "prefix_match", "exact_match", "last_number", "code_tests"))
 
 # How a launch ends that left no exception, as `run.failures`, `run.launch` and `jobs.bridge` say it.
+_SIGNAL = r"(?:SIG[A-Z\d]+|signal \d+)"
 _END = re.compile(
-    r"(?:the (?:job|command) ended with (?:exit code \d+|SIG[A-Z\d+]+)(?: after \d+(?: of \d+)? steps)?"
-    r"|the job ended after \d+ of \d+ steps|the job was killed by SIG[A-Z\d+]+"
+    rf"(?:the (?:job|command) ended with (?:exit code \d+|{_SIGNAL})(?: after \d+(?: of \d+)? steps)?"
+    rf"|the job ended after \d+ of \d+ steps|the job was killed by {_SIGNAL}|stopped by {_SIGNAL}"
     r"|the kernel killed a process because memory ran out|no progress for [\d.:]+ (?:s|min|h)\b"
     r"|the head of the launch's own Ray \(gcs_server\) was killed"
-    r"|the head of the Ray cluster does not answer any more|stopped by SIG[A-Z\d+]+|the time limit has passed)"
+    r"|the head of the Ray cluster does not answer any more|the time limit has passed)"
 )
 _LIMIT = re.compile(
     r"the (?:address space of a process|size of a file|number of open files|number of processes and threads"
