@@ -78,7 +78,8 @@ class SizesJob(ppo.PPOJob):
         super().__init__(trial)
         self._sizes = sizes
 
-    def _train(self, workers: Mapping[str, list[Any]]) -> None:
+    def _train(self, workers: Mapping[str, list[Any]], generation: Generation) -> None:
+        del generation  # each size has its own
         self._workers, self._step = workers, 0
         self._took: dict[str, float] = {}
         self._cases: dict[str, list[StepRecord]] = {}

@@ -30,12 +30,13 @@ _REMARK = "the job's own processes have a remark, which is not shared"
 _WORDS = frozenset(("arithmetic", "code", "prefix_match", "exact_match", "last_number", "code_tests"))
 
 # How a launch ends that left no exception, as `run.failures`, `run.launch` and `jobs.bridge` say it.
+_SIGNAL = r"(?:SIG[A-Z\d]+|signal \d+)"
 _END = re.compile(
-    r"(?:the (?:job|command) ended with (?:exit code \d+|SIG[A-Z\d+]+)(?: after \d+(?: of \d+)? steps)?"
-    r"|the job ended after \d+ of \d+ steps|the job was killed by SIG[A-Z\d+]+"
+    rf"(?:the (?:job|command) ended with (?:exit code \d+|{_SIGNAL})(?: after \d+(?: of \d+)? steps)?"
+    rf"|the job ended after \d+ of \d+ steps|the job was killed by {_SIGNAL}|stopped by {_SIGNAL}"
     r"|the kernel killed a process because memory ran out|no progress for [\d.:]+ (?:s|min|h)\b"
     r"|the head of the launch's own Ray \(gcs_server\) was killed"
-    r"|the head of the Ray cluster does not answer any more|stopped by SIG[A-Z\d+]+|the time limit has passed)"
+    r"|the head of the Ray cluster does not answer any more|the time limit has passed)"
 )
 _LIMIT = re.compile(
     r"the (?:address space of a process|size of a file|number of open files|number of processes and threads"
@@ -45,21 +46,24 @@ _CLASS = re.compile(r"(?:\w+\.)*(?P<name>[A-Za-z_]\w*(?:Error|Exception|Exit|Int
 _DAMAGE = re.compile(rf"(?<![^\s/])(?:{'|'.join(map(re.escape, sorted(_FILES)))})(?:, line \d+)?(?=:)")
 
 # Each names all of its form. What has a slash in it, or begins as a variable, is a path up to the end of its clause, as
-# paths have blanks; in quotation marks it is all that is within, or all behind the mark where the text was cut.
-_QUOTED = re.compile(r"""(?<!\w)(["'`])(?P<within>(?:(?!\1).)*?[/\\$~@:](?:(?!\1).)*)(?:\1(?!\w)|$)""")
+# paths have blanks; in quotation marks it is all that is within, or all behind the mark where the text was cut. Other
+# words in quotation marks are the user's, unless placebench knows them.
+_QUOTED = re.compile(r"""(?<!\w)(["'`])(?P<within>(?:(?!\1).)*?[/\\$~@:](?:(?!\1).)*)(?:\1(?!\w)|$)""", re.M)
+_SAID = re.compile(r"""(?<!\w)(["'])(?P<within>(?:(?!\1).)+)\1(?!\w)""")
 _METRIC = r"(?:timing_s/\w+|perf/\w+|tokens/s(?:/device)?|step \d+/\d+|\d+/\d+)(?=[\s,;:.)]|$)"
-_PATH = re.compile(rf"(?<!\S)\(?(?!{_METRIC})(?=\S*[/\\$~])[^(\s].*?(?=[:;,)](?:\s|$)|\s\(|$)")
+_PATH = re.compile(rf"(?<!\S)\(?(?!{_METRIC})(?=\S*[/\\$~])[^(\s].*?(?=[:;,)](?:\s|$)|\s\(|$)", re.M)
 _URL = re.compile(r"[A-Za-z][\w+.-]*://\S+")
 _PERSON = re.compile(r"[^\s@'\"`(]+@[^\s'\"`)]+")
 _SECRET = re.compile(
     r"(?i:[\w-]*(?:token|api[_-]?key|secret|passw(?:or)?d|credential|authorization)\w*\s*[=:]\s*(?:(?:bearer|basic)\s+)?\S+"
-    r"|\bbearer\s+\S+)|\b(?!PLACEBENCH_)[A-Z][A-Z\d_]*=\S+"
+    r"|--?[\w-]*(?:token|key|secret|passw(?:or)?d)\s+\S+|\b(?:user|host)(?:name)?=\S+|\bbearer\s+\S+)|\b(?!PLACEBENCH_)[A-Z][A-Z\d_]*=\S+"
     r"|(?<![A-Za-z\d])(?:hf_|[sprx]k[-_]|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|wandb_|AKIA|AIza|eyJ)[\w.+=-]{4,}"
     r"|(?<![\w-])(?=[\w+=-]*\d)(?=[\w+=-]*[A-Za-z])[\w+=-]{24,}"
 )
 _IPV6 = re.compile(r"(?<![\w:.])\[?(?P<address>[\da-f]{0,4}(?::[\da-f.]{0,15}){2,8})(?:%\w+)?\]?(?::\d+)?(?!\w)", re.I)
 _IPV4 = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b")
 _DOTTED = re.compile(r"(?<![\w.-])(?=[\w.-]*[^\W\d])[\w-]+(?:\.[\w-]{2,})+(?::\d+)?")
+_PORT = re.compile(r"(?<![\w./-])(?!(?:cpu|gpu):)[A-Za-z][\w-]*:\d{2,5}(?![\w:])")
 _HOME = re.compile(r"/(?:home|Users|root)/([\w.-]+)")
 # Names that say nothing of anyone, which are words of the texts, too.
 _NOBODY = ("", "root", "localhost")
@@ -117,10 +121,11 @@ class Masks:
         text = self.name(text)
         text = _QUOTED.sub(lambda found: _path(found["within"]), text)
         text = _PATH.sub(lambda found: "(" * found[0].startswith("(") + _path(found[0]), text)
+        text = _SAID.sub(lambda found: found[0] if _is_own(found["within"]) else "word", text)
         text = _SECRET.sub("secret", _PERSON.sub("address", text))
         if self.keeps_host:
             return text
-        text = _IPV4.sub("address", _IPV6.sub(_address, text))
+        text = _PORT.sub("address", _IPV4.sub("address", _IPV6.sub(_address, text)))
         return _DOTTED.sub(lambda found: found[0] if _is_own(found[0]) else "name", text)
 
     def error(self, launch: Launch) -> str | None:
@@ -196,5 +201,5 @@ def _address(found: re.Match[str]) -> str:
 
 
 def _is_own(word: str) -> bool:
-    """Whether a word with dots is one of placebench's: a file of a run, a key of the workload, a preset."""
+    """Whether a word is one of placebench's: a file of a run, a key of the workload, a preset."""
     return word in _FILES or word in PRESETS or word in flatten(Workload().model_dump())

@@ -127,7 +127,8 @@ def listed_run(folder: RunFolder) -> ListedRun:
         done=sum(launch.status is Status.DONE for launch in record.launches),
         launches=record.rounds * len(names),
         placements=names,
-        verdicts=verdicts,
+        # A run that is resumed has the summary of before.
+        verdicts={} if record.status is Status.RUNNING else verdicts,
         error=error,
     )
 

@@ -202,8 +202,8 @@ class LaunchFiles:
         self.processes |= {(line.pid, line.device): line for line in processes}
         self.damaged += damaged + also
         for text in self._log.read_lines():
-            line = text.decode(errors="replace")
-            self.log.append(visible(line if len(line) <= _LOG_WIDTH else f"{line[:_LOG_WIDTH]}…"))
+            said = text.decode(errors="replace")
+            self.log.append(visible(said if len(said) <= _LOG_WIDTH else f"{said[:_LOG_WIDTH]}…"))
             self.log_lines += 1
 
     def devices_of(self, phase: str) -> Sequence[str]:

@@ -194,6 +194,18 @@ def test_the_list_is_a_line_a_run_where_all_fit() -> None:
     assert [run.error for run in list_runs(Path("runs"))] == ["runs/b/summary.json: not as placebench writes it", None]
 
 
+def test_a_run_that_is_resumed_is_listed_without_the_verdict_of_before() -> None:
+    path = SyntheticRun(rounds=2).write(Path("runs", "a"))
+    summarized(path)
+    done = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps(done | {"status": "running", "ended": None}))
+    [resumed] = list_runs(Path("runs"))
+    assert (resumed.status, resumed.verdicts) == ("running", {})
+    (path / "run.json").write_text(json.dumps(done))
+    [over] = list_runs(Path("runs"))
+    assert over.verdicts["split"].verdict == "slower"
+
+
 def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting() -> None:
     sound = record("runs/20260301T100000Z-a")
     for name in ("run.json", "summary.json"):

@@ -1,6 +1,7 @@
 """What a shared run says in place of what is secret: of texts in every form, of errors, and of a workload."""
 
 import json
+import signal
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,9 +17,13 @@ from synthetic_run import SyntheticRun, read_json
 from placebench.compare.read.run import Run
 from placebench.compare.read.run_reading import load_run
 from placebench.out.masks import Masks
+from placebench.plan.limits import LIMITS
 from placebench.record.folder import Status
 from placebench.record.job_record import JobRecord, LogFlag
+from placebench.run.asked import TIME_LIMIT
+from placebench.run.failures import judge
 from placebench.spec.shapes import hub_models
+from placebench.spec.text import format_seconds
 from placebench.spec.workload import Workload
 
 FORMS = (
@@ -45,6 +50,15 @@ FORMS = (
     "ghp_{0}abcd",
     "{0}@{1}",
     "log<-/data/{0}",
+    "the field '{0} {1}'",
+    'no "{0}" among them',
+    "{0}/{1}\n{0}/{2} {1}",
+    "head-{0}:6379",
+    "--hub-token {0}",
+    "user={0}",
+    "git@{0}.com:{1}/{2}.git",
+    r"\\{0}\{1}",
+    "<{0}/{1} {2}>",
     "{{'path':'/data/{0}/b'}}",
     '"[/data/{0}/b]"',
 )
@@ -79,6 +93,7 @@ def test_no_address_stays_in_a_text(run: Run, address: object, form: str) -> Non
         "no progress for 1:02:03 (step 2/8), 900 tokens/s",
         "batch.size=12 is less than rollout.tensor_parallel_size=16 of qwen2.5-7b",
         "spans.jsonl, line 165: Invalid JSON: key must be a string at line 1 column 2",
+        "gpu:10 of node0 and cpu:12: 'batch.size' must be 4:05 min, the runs' files' at 12:30",
         "it's perf/throughput of timing_s/gen, e.g. 1.5 of it",
     ],
 )
@@ -122,6 +137,28 @@ def test_of_an_error_only_what_is_placebenchs_own_stays(
     job = run.record.model_copy(update={"job": JobRecord(framework="command", spec={})})
     assert Masks(run, keep_host=False).error(launch) == own
     assert Masks(replace(run, record=job), keep_host=False).error(launch) == users
+
+
+CODES = (-signal.SIGKILL, -signal.SIGRTMIN, -35, 3)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(str(judge(code, finished, 5).reason) for code in CODES for finished in (0, 2)),
+        str(judge(0, 2, 5).reason),
+        *(
+            f"{one.what} is limited to {one.show(size)} by ulimit {one.option}"
+            for one in LIMITS
+            for size in (64, 1 << 40)
+        ),
+        f"no progress for {format_seconds(7500)}",
+        TIME_LIMIT,
+    ],
+)
+def test_how_a_run_says_that_a_launch_ended_stays(run: Run, said: str) -> None:
+    launch = replace(run.launches[0], status=Status.FAILED, error=said)
+    assert Masks(run, keep_host=False).error(launch) == said
 
 
 def test_a_model_is_named_where_everybody_knows_it(run: Run) -> None:

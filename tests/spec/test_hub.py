@@ -236,4 +236,5 @@ def test_a_hub_model_trains_and_its_shape_stays_with_the_run(tmp_path: Path, hub
     assert content["launches"][0]["status"] == "done"
     assert content["models"]["actor"]["hidden_size"] == content["models"]["critic"]["hidden_size"] == 128
     assert content["models"]["reward"] is None
+    assert content["hub_models"] == ["owner/small"]
     assert any("model.safetensors" in line for line in hub.asked)
