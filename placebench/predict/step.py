@@ -1,6 +1,6 @@
 """A predicted step: what its phases take under a placement, and the walk of the step graph with these times."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isnan, nan
@@ -46,8 +46,8 @@ class PredictedStep:
     """In order of their start."""
     gaps: float
     """Of `seconds`, when no phase on the critical path runs; spans are without them."""
-    expected_host_share: float
-    """Share of generation in which no kernel is expected to run; NaN where nothing tells."""
+    find_host_share: Callable[[], float] = field(repr=False, compare=False)
+    """Works out `expected_host_share`, for which what few ask has to be fitted."""
 
     @property
     def waits(self) -> Mapping[str, float]:
@@ -57,6 +57,11 @@ class PredictedStep:
             if span.pool:
                 worked[span.pool] += span.end - span.start
         return {pool: max(0.0, self.seconds - seconds) for pool, seconds in worked.items()}
+
+    @property
+    def expected_host_share(self) -> float:
+        """Share of generation in which no kernel is expected to run; NaN where nothing tells."""
+        return self.find_host_share()
 
     @property
     def host_bound_share(self) -> float:
@@ -70,7 +75,8 @@ class PredictedStep:
     @property
     def is_host_bound(self) -> bool | None:
         """Whether generation is expected to wait for the host for a large part of it; None where nothing tells."""
-        return None if isnan(self.expected_host_share) else self.expected_host_share > HOST_BOUND
+        share = self.expected_host_share
+        return None if isnan(share) else share > HOST_BOUND
 
     @property
     def extrapolated(self) -> tuple[str, ...]:
@@ -121,8 +127,11 @@ class StepModel:
         ]
         ordered = tuple(sorted(spans, key=lambda span: (span.start, span.end)))
         gen = pools.get(GEN)
-        host_share = model.host_share(GEN, gen.size, tensor_parallel=shared_by) if gen else 0.0
-        return PredictedStep(placement, seconds + gaps, found, ordered, gaps, host_share)
+
+        def find_host_share() -> float:
+            return model.host_share(GEN, gen.size, tensor_parallel=shared_by) if gen else 0.0
+
+        return PredictedStep(placement, seconds + gaps, found, ordered, gaps, find_host_share)
 
     def phase_seconds(self, phase: str, devices: int, tensor_parallel: int) -> float:
         """What a phase takes on a pool of so many devices, in seconds."""
