@@ -92,7 +92,7 @@ def test_ctrl_c_in_a_real_launch_leaves_nothing(tmp_path: Path, temp: Path) -> N
     with running([*RUN, *SMALL, *words], temp) as command:
         wait_for(lambda: in_step(tmp_path, 2), 400)
         command.send_signal(signal.SIGINT)
-        output, _ = command.communicate(timeout=60)
+        output, _ = command.communicate(timeout=300)
     assert command.returncode == 130
     folder = next(tmp_path.iterdir())
     assert f"stopped by SIGINT: 0 of 2 launches are done; go on with placebench run --resume {folder}" in output
@@ -146,7 +146,7 @@ def test_a_run_stopped_after_its_first_launch_goes_on_to_its_end(tmp_path: Path,
     with running([*RUN, *SMALL, "--steps", "2", "--out", str(tmp_path)], temp) as command:
         wait_for(lambda: list(tmp_path.glob("*/trials/01-split/progress.json")), 400)
         command.send_signal(signal.SIGINT)
-        output, _ = command.communicate(timeout=60)
+        output, _ = command.communicate(timeout=300)
     folder = next(tmp_path.iterdir())
     assert f"stopped by SIGINT: 1 of 2 launches are done; go on with placebench run --resume {folder}" in output
     kept = RunFolder(folder).trial(1, "standard")

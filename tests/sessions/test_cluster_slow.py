@@ -74,7 +74,7 @@ def test_a_killed_command_leaves_nothing_on_the_nodes(nodes: RayNodes, tmp_path:
         wait_for(lambda: in_step(tmp_path, 1), 200)
         assert len(lines(nodes)) == 4
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     wait_for(lambda: lines(nodes) == [])
     wait_for(lambda: set(nodes.ask("a")["groups"]) <= {"REMOVED"})
     subprocess.run([*PLACEBENCH, "--help"], env=nodes.env, check=True, capture_output=True)
@@ -85,7 +85,7 @@ def test_ctrl_c_and_resume(nodes: RayNodes, tmp_path: Path) -> None:
     with running(words, tmp_path, env=nodes.env) as process:
         wait_for(lambda: in_step(tmp_path, 1), 200)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     assert process.returncode == 130
     wait_for(lambda: lines(nodes) == [])
     folder = next(tmp_path.glob("*-standard"))
@@ -113,7 +113,7 @@ def test_a_head_that_dies_ends_the_run_in_time(tmp_path: Path) -> None:
         with running(words, tmp_path, env=started.env) as process:
             wait_for(lambda: in_step(tmp_path, 2), 200)
             next(one for one in started.processes("a") if "gcs_server" in one.name()).kill()
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=300)
         assert process.returncode == 3
         # An earlier command that was killed is told of too, in a line of its own.
         (line,) = [line for line in output.splitlines() if line.startswith("placebench: 1 of 2 launches failed")]
