@@ -58,7 +58,8 @@ def test_ranks_of_trl_generate_and_train_each_on_its_device(temp: Path, devices:
         timeout=800,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    why = "".join(path.read_text() for path in temp.glob("runs/*/trials/*/error.txt"))
+    assert done.returncode == 0, done.stdout + done.stderr + why
     (path,) = (temp / "runs").glob("*-trl")
     (launch,) = load_run(path).launches
     assert launch.log is not None
