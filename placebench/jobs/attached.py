@@ -110,7 +110,7 @@ class AttachedSpans:
 
     def step(self, number: int) -> Window | None:
         """The time of a step, counted from 1, as the framework's own timer has it; None where it has none."""
-        return self._steps[number - 1] if number <= len(self._steps) else None
+        return self._steps[number - 1] if 1 <= number <= len(self._steps) else None
 
     @property
     def steps(self) -> int:

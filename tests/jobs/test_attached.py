@@ -132,6 +132,16 @@ def test_a_rank_s_work_is_of_its_own_step_where_it_ends_after_the_first_rank_s(t
     }
 
 
+def test_a_rank_whose_step_is_told_before_that_of_the_first_counts_none(tmp_path: Path) -> None:
+    spans = attached(tmp_path, "standard", framework="trl")
+    leave(tmp_path, 2, device(1), span("trainer_step", 1.0, 2.0), RANK="1")
+    spans.read(all_files=True)
+    assert (spans.counts_steps, spans.steps, spans.step(0), spans.step(1)) == (True, 0, None, None)
+    leave(tmp_path, 1, device(0), span("trainer_step", 1.0, 2.1), RANK="0")
+    spans.read(all_files=True)
+    assert (spans.steps, spans.step(0), spans.step(1)) == (1, None, Window(1, 1.0, 2.1))
+
+
 def test_what_an_engine_says_of_generation_goes_before_who_waits_for_it(tmp_path: Path) -> None:
     read = attached(tmp_path, "standard", framework="trl")
     timers = [span("T.vLLM.generate", 11, 15), span("T._prepare_inputs", 10, 16), span("training_step", 10, 19)]
