@@ -28,7 +28,7 @@ def jsonl_log(name: str, title: str, field: str, dialect: Dialect) -> LogFormat:
 def read_objects(
     blocks: Iterator[bytes], table: StepTable, field: str | None = None, *, among_text: bool = False
 ) -> None:
-    """Read the objects that have a step, with the metrics under `field`.
+    """Read the objects that have a step, with the metrics under `field`; null is a missing number, NaN.
 
     A damaged last line is what a killed writer leaves and is dropped. Among text, so is any line that is no object.
 
@@ -79,10 +79,12 @@ def pop_step(content: Any) -> int | None:
 
 
 def json_numbers(content: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a JSON object; null, which is a number that is missing, text and containers are left out."""
+    """The numbers of a JSON object; null is a missing number, NaN, and text and containers are left out."""
     numbers = {}
     for name, value in content.items():
-        if isinstance(value, (bool, int, float)):
+        if value is None:
+            numbers[name] = math.nan
+        elif isinstance(value, (bool, int, float)):
             try:
                 numbers[name] = float(value)
             except OverflowError:
