@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 import torch
 import torch.distributed as dist
+from memory_sizes import estimate_of, workload_of
 from training import draw_batch
 
 from placebench.ppo.batch import SequenceBatch
@@ -27,17 +28,11 @@ from placebench.ppo.role_models import build_models
 from placebench.ppo.training import SequenceModel, TrainedModel
 from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.predict.memory.fitting import describe_memory
-from placebench.spec.config import parse_settings
 from placebench.spec.devices import Kind
-from placebench.spec.nested import merge
 from placebench.spec.placement import Role
 from placebench.spec.shapes import job_shapes
 from placebench.spec.workload import Workload
-from placebench.spec.workload_reading import build_workload
 
-PROMPT = 512
-# Tokens of a step: four micro-batches of the usual size.
-STEP_TOKENS = 65_536
 ROLES = (Role.ACTOR, Role.REF, Role.CRITIC)
 
 
@@ -56,7 +51,7 @@ def main(cases: tuple[str, ...], settings: tuple[str, ...], out: Path | None) ->
     for case in cases:
         started = time.monotonic()
         model, _, length = case.rpartition(":")
-        workload = _workload(model, int(length), settings)
+        workload = workload_of(model, int(length), settings)
         roles, estimate = _that_fit(workload, "gpu" if is_gpu else "cpu", have)
         held = torch.cuda.memory_reserved() if is_gpu else 0
         peak = _peak_bytes(workload, roles, device)
@@ -80,23 +75,10 @@ def main(cases: tuple[str, ...], settings: tuple[str, ...], out: Path | None) ->
     dist.destroy_process_group()
 
 
-def _workload(model: str, length: int, settings: Sequence[str]) -> Workload:
-    sequences = max(1, STEP_TOKENS // length)
-    batch = {
-        "size": sequences,
-        "mini_batch_size": sequences,
-        "micro_batch_tokens": max(16_384, length),
-        "max_prompt_length": min(PROMPT, length // 2),
-        "max_response_length": length - min(PROMPT, length // 2),
-    }
-    return build_workload(merge({"model": model, "batch": batch}, parse_settings(settings)))
-
-
 def _that_fit(workload: Workload, kind: Kind, have: int) -> tuple[tuple[Role, ...], MemoryEstimate]:
     """The roles that the device holds by the estimate, and the estimate."""
-    shapes = job_shapes(workload)
     for roles in (ROLES, ROLES[:2]):
-        estimate = MemoryEstimate(workload, shapes.actor, shapes.critic, roles, 1, kind, shapes.reward, have)
+        estimate = estimate_of(workload, roles, kind, have)
         if estimate.peak <= have:
             return roles, estimate
     raise click.ClickException(f"{workload.model} needs {describe_memory(estimate)}, more than the device has")

@@ -24,6 +24,7 @@ from statistics import fmean
 from typing import Any
 
 import click
+from memory_sizes import estimate_of, workload_of
 from prediction_cases import (
     REFERENCE,
     Folder,
@@ -39,6 +40,7 @@ from prediction_cases import (
 from placebench.predict.interval import HeldOut, PredictionClass, class_error, step_interval
 from placebench.record.calibration_file import MeasuredCase
 from placebench.report.kept import read_summary
+from placebench.spec.placement import Role
 
 TABLE = Path(str(files("placebench.predict").joinpath("data", "held_out.csv")))
 # Versions of which a single rank kept no weights between micro-batches, as today's estimate counts them.
@@ -213,8 +215,10 @@ def _memory(folders: Sequence[Folder]) -> Iterator[tuple[object, ...]]:
     lengths = REFERENCE / "calibration" / "memory_lengths.jsonl"
     for line in lengths.read_text(encoding="utf-8").splitlines() if lengths.exists() else ():
         kept: dict[str, Any] = json.loads(line)
-        sizes = (kept["estimate_gib"] * 2**30, kept["measured_gib"] * 2**30)
-        yield row("calibration", f"{kept['model']}, {kept['length']} tokens", kept["roles"], *sizes)
+        roles = [Role(role) for role in kept["roles"].split("+")]
+        estimate = estimate_of(workload_of(kept["model"], kept["length"]), roles, "gpu", 80 << 30).peak
+        name = f"{kept['model']}, {kept['length']} tokens"
+        yield row("calibration", name, kept["roles"], estimate, kept["measured_gib"] * 2**30)
     for is_large, some in errors.items():
         what = "16 GiB or more" if is_large else "less than 16 GiB"
         if some:

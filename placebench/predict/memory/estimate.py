@@ -68,9 +68,10 @@ from placebench.spec.workload import Workload
 RUNTIME_BYTES: Mapping[str, int] = {"cpu": 480 << 20, "gpu": 1_200 << 20}
 # Of what lasts from step to step (`_STATE`), and of the rest: by whether the pool trains the actor, the critic, or two
 # models, whose blocks differ, and whether they are on one rank, sharded over several, or replicated on any number.
-# Measured on H200s, from 0.5 to 8 billion parameters; two replicated models are taken to be like two on one rank.
+# Measured on H200s, and one rank on an H100, from 0.5 to 8 billion parameters; two replicated models are taken to be
+# like two on one rank.
 ALLOCATOR_SHARES: Mapping[tuple[Role | None, Literal["one", "shard", "replicate"]], tuple[float, float]] = {
-    (Role.ACTOR, "one"): (0.01, 0.01),
+    (Role.ACTOR, "one"): (0.09, 0.09),
     (Role.ACTOR, "shard"): (0.17, 0.05),
     (Role.ACTOR, "replicate"): (0.07, 0.07),
     (Role.CRITIC, "one"): (0.05, 0.05),
