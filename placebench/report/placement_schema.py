@@ -126,7 +126,12 @@ class RoleOnDeviceSummary(SummaryModel):
     )
     memory_bytes: Number = Field(
         description="highest reading of its processes' memory there, or of the device's where it is alone there, mean"
-        " of the launches; null where it shares process or device with another role"
+        " of the launches; null where it shares a device and no reading tells processes apart"
+    )
+    memory_with: tuple[str, ...] = Field(
+        (),
+        description="other roles whose processes some of these are, too; early versions did not write it, and had no"
+        " `memory_bytes` then",
     )
     allotted: Number = Field(
         default=None,

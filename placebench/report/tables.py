@@ -18,7 +18,7 @@ from placebench.report.schema import FactSummary, Summary
 from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.devices import index_ranges, label_ranges
 from placebench.spec.nested import flatten
-from placebench.spec.text import MISSING, Scale, plural, quantity, row, scale_of
+from placebench.spec.text import MISSING, Scale, listing, plural, quantity, row, scale_of
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,12 @@ def _notes(summary: Summary) -> tuple[str, ...]:
 _OF_ROLES = {
     "asked": "Asked: pool and its devices.",
     "observed": "Observed: share of the measured steps in which a phase of the role ran on a device.",
-    "memory": "Memory: the most on one of them, of a role that has its processes or devices for itself.",
+    "memory": "Memory: the most on one of them, of the role's processes, and who else these are.",
 }
+
+
+# More roles than these are counted where they share a process.
+MOST_NAMED = 3
 
 
 def observed_grid(summary: Summary) -> Grid:
@@ -186,14 +190,21 @@ def observed_grid(summary: Summary) -> Grid:
                 seen = [found for found in one.roles if found.role == role]
                 pool = placement.roles.get(role)
                 asked = f"{pool} ({len(placement.pools[pool])})" if pool else MISSING
-                memory = max((found.memory_bytes for found in seen if found.memory_bytes is not None), default=None)
                 on = _shares(seen, labels)
                 by_ray = label_ranges([found.device for found in seen if found.allotted], labels) or MISSING
-                rows.append((f"{placement.name}{rounds}", role, asked, on, quantity(memory, "B"), by_ray))
+                rows.append((f"{placement.name}{rounds}", role, asked, on, _memory_of(seen), by_ray))
     header = ("placement", "role", "asked", "observed", "memory", "allotted by Ray")
     shown, cells = _without_empty_columns(header, rows)
     notes = " ".join(note for column, note in _OF_ROLES.items() if column in shown)
     return Grid("Roles on devices: asked and observed", shown, cells, (notes,))
+
+
+def _memory_of(seen: Sequence[RoleOnDeviceSummary]) -> str:
+    """The most that a role has on a device, and with whom."""
+    known = [(found.memory_bytes, found.memory_with) for found in seen if found.memory_bytes is not None]
+    size, others = max(known, default=(None, ()))
+    named = listing(others) if len(others) < MOST_NAMED else f"{len(others)} others"
+    return quantity(size, "B") + (f" with {named}" if others else "")
 
 
 def _rounds(rounds: Sequence[int]) -> str:

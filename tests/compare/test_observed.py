@@ -271,19 +271,46 @@ def with_processes(
     return path
 
 
-def memory(path: Path) -> dict[tuple[str, str], float]:
+def memory(path: Path) -> dict[tuple[str, str], tuple[float, tuple[str, ...]]]:
     seen = only(path).arrangements[0].seen
-    keys = zip(seen["role"], seen["device"], strict=True)
-    return {key: found / GIB for key, found in zip(keys, seen["memory_bytes"], strict=True) if found == found}
+    rows = zip(seen["role"], seen["device"], seen["memory_bytes"], seen["memory_with"], strict=True)
+    return {(role, device): (found / GIB, others) for role, device, found, others in rows if found == found}
 
 
-def test_memory_is_of_processes_that_a_role_has_for_itself(tmp_path: Path) -> None:
+def test_memory_is_of_the_processes_of_a_role_and_says_who_else_these_are(tmp_path: Path) -> None:
     roles = ("actor", "rollout", "ref", "critic", "reward")
     spans = {(role, device): pid for role in roles for device, pid in (("cpu:0", 10), ("cpu:1", 20))}
     spans |= {("critic", "cpu:0"): 11, ("rollout", "cpu:1"): 12}
     shown = {"cpu:0": {10: 8 * GIB, 11: 4 * GIB, 99: 2 * GIB}, "cpu:1": {12: 3 * GIB, 20: GIB}}
     path = with_processes(tmp_path / "run", spans, shown)  # 99 is another job's
-    assert memory(path) == {("critic", "cpu:0"): 4.0, ("rollout", "cpu:1"): 3.0}
+    found = memory(path)
+    assert found["critic", "cpu:0"] == (4.0, ())
+    assert found["rollout", "cpu:1"] == (3.0, ())
+    assert found["actor", "cpu:0"] == (8.0, ("rollout", "ref", "reward"))
+    # The rollout has a process of its own there, and the critic is in the process of the others.
+    assert found["ref", "cpu:1"] == (1.0, ("actor", "critic", "reward"))
+
+
+def test_who_sends_an_engine_its_weights_is_not_the_engine(tmp_path: Path) -> None:
+    spans = {("actor", "cpu:0"): 10, ("ref", "cpu:0"): 10, ("rollout", "cpu:0"): 11}
+    path = with_processes(tmp_path / "run", spans, {"cpu:0": {10: 8 * GIB, 11: 4 * GIB}})
+
+    def send(span: dict[str, Any]) -> None:
+        if span["phase"] in ("update_weights", "sleep", "wake_up") and span["device"] == "cpu:0":
+            span["pid"] = 10
+
+    edit_spans(path, "standard", lambda span: span.update(role=None) if "pid" not in span else send(span))
+    assert memory(path) == {
+        ("actor", "cpu:0"): (8.0, ("ref",)),
+        ("rollout", "cpu:0"): (4.0, ()),
+        ("ref", "cpu:0"): (8.0, ("actor",)),
+    }
+    rows = observed_grid(summarize(compare_run(path))).rows
+    assert [(row[1], row[4]) for row in rows] == [
+        ("actor", "8.00 GiB with ref"),
+        ("rollout", "4.00 GiB"),
+        ("ref", "8.00 GiB with actor"),
+    ]
 
 
 def test_a_context_elsewhere_is_memory_without_work(tmp_path: Path) -> None:

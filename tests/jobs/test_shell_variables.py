@@ -93,6 +93,7 @@ def test_of_an_estimator_that_nobody_knows_there_is_a_note(tmp_path: Path, keys:
     write(tmp_path, "run.sh", VERL.format("${ADV:-grpo}" if keys else "$1"))
     asked = job("verl", "bash run.sh", tmp_path, **keys)
     assert asked.placement("split:3+1", (4,), "gpu").name == "split:3+1"
-    (remark,) = asked.remarks
+    remark, of_critic = asked.remarks
+    assert of_critic.startswith("verl draws a critic's value head anew")
     assert remark.startswith(f"algorithm.adv_estimator is {'${ADV:-grpo}' if keys else '$1'}, which is known only when")
     assert remark in asked.record.notes

@@ -1,6 +1,6 @@
 """Which role was seen on which device: by the spans of its phases and by the processes that compute there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,11 +10,13 @@ from placebench.compare.measure.attribution import peak_memory
 from placebench.compare.read.run import Launch
 from placebench.spec.bound import RunPlacement
 from placebench.spec.intervals import covered, length, union
+from placebench.spec.phases import PHASES, Activity
 from placebench.spec.placement import Role
 from placebench.telemetry.spans import CONTROLLER
 
 UNKNOWN = "unknown"
 """Stands for the role of processes of which no role is known."""
+_PASSING_ON = {phase.name for phase in PHASES if phase.activity in (Activity.SEND_WEIGHTS, Activity.HAND_OVER)}
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,12 @@ def observe(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
     Returns:
         One row a role and device, roles in the order of `Role`, devices in the placement's: `share`, the part of the
         measured steps in which a phase of the role ran on the device (0..1), and `memory_bytes`, the highest reading
-        of the memory of the role's processes there, or of the device where no other role has any; NaN where processes
-        or devices are shared by roles. A share of 0 is a device that a process of the role has memory on without work
-        there. Where no role is known, the one row a device is `UNKNOWN`, for the launch's own processes. `allotted` is
-        1 where Ray has allotted the device to a worker of the role, 0 where it has allotted them others alone, NaN
-        where none is a worker of Ray's that has devices.
+        of the memory of the role's processes there, with `memory_with`, the other roles whose processes some of these
+        are, too. Where no reading tells processes apart, it is the memory of a device that is the role's alone, else
+        NaN. A share of 0 is a device that a process of the role has memory on without work there. Where no role is
+        known, the one row a device is `UNKNOWN`, for the launch's own processes. `allotted` is 1 where Ray has allotted
+        the device to a worker of the role, 0 where it has allotted them others alone, NaN where none is a worker of
+        Ray's that has devices.
     """
     spans, whole = launch.spans, union(launch.measured_steps[["start", "end"]].to_numpy(dtype=np.float64))
     work = spans[spans["role"].notna() & (spans["device"] != CONTROLLER)]
@@ -52,13 +55,16 @@ def observe(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
         if process.device in placement.devices:
             known.setdefault(process.device, set()).add(process.pid)
     times, workers = (work[names].to_numpy(dtype=np.float64) for names in (["start", "end"], "pid"))
+    passes_on = [phase in _PASSING_ON for phase in work["phase"]]
     places: dict[tuple[str, str], list[int]] = {}
     for place, key in enumerate(zip(work["role"].tolist(), work["device"].tolist(), strict=True)):
         places.setdefault(key, []).append(place)
     for key, mine in places.items():
         if share := float(covered(union(times[mine]), whole).sum()) / (length(whole) or np.nan):
             rows[key] = share
-            named = {int(pid) for pid in workers[mine] if not np.isnan(pid)}
+            # Who sends weights, or asks an engine for its memory, need not be where the role is.
+            own = [place for place in mine if not passes_on[place]] or mine
+            named = {int(pid) for pid in workers[own] if not np.isnan(pid)}
             pids[key] = named or known.get(key[1], set())
     if not rows:
         pids = {(UNKNOWN, device): processes for device, processes in known.items()}
@@ -69,10 +75,9 @@ def observe(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
             rows.setdefault((role, str(device)), 0.0 if role != UNKNOWN else np.nan)
     order = {name: place for place, name in enumerate((*Role, *placement.devices))}
     keys = sorted(rows, key=lambda key: [order.get(name, len(order)) for name in key])
-    found = [(role, device, rows[role, device], _memory(launch, role, device, rows, pids)) for role, device in keys]
-    return _with_allotted(
-        pd.DataFrame(found, columns=["role", "device", "share", "memory_bytes"]), launch, placement, pids
-    )
+    found = [(role, device, rows[role, device], *_memory(launch, role, device, rows, pids)) for role, device in keys]
+    seen = pd.DataFrame(found, columns=["role", "device", "share", "memory_bytes", "memory_with"])
+    return _with_allotted(seen, launch, placement, pids)
 
 
 def _with_allotted(
@@ -87,7 +92,7 @@ def _with_allotted(
         by_role[role] = [line.device for line in launch.lines.ray if (line.pid, node.get(line.device)) in own]
     there = set(zip(seen["role"], seen["device"], strict=True))
     more = [
-        (role, device, 0.0 if role != UNKNOWN else np.nan, np.nan)
+        (role, device, 0.0 if role != UNKNOWN else np.nan, np.nan, ())
         for role, devices in by_role.items()
         for device in placement.devices
         if device in devices and (role, device) not in there
@@ -134,9 +139,19 @@ def arrangements(launches: Sequence[Launch], placement: RunPlacement) -> tuple[A
             groups.setdefault(key, []).append((launch.round, seen))
     found = []
     for group in sorted(groups.values(), key=len, reverse=True):
-        seen = pd.concat([table for _, table in group]).groupby(["role", "device"], sort=False).mean().reset_index()
+        rows = pd.concat([table for _, table in group]).groupby(["role", "device"], sort=False)
+        seen = rows.agg(
+            share=("share", "mean"),
+            memory_bytes=("memory_bytes", "mean"),
+            memory_with=("memory_with", _together),
+            allotted=("allotted", "mean"),
+        ).reset_index()
         found.append(Arrangement(tuple(number for number, _ in group), seen))
     return tuple(found)
+
+
+def _together(found: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(role for roles in found for role in roles))
 
 
 def _memory(
@@ -145,15 +160,16 @@ def _memory(
     device: str,
     rows: Mapping[tuple[str, str], float],
     pids: Mapping[tuple[str, str], set[int]],
-) -> float:
-    """Highest memory of a role on a device, bytes, as `observe` says."""
+) -> tuple[float, tuple[str, ...]]:
+    """Highest memory of a role on a device, bytes, and the roles that it is of, too, as `observe` says."""
     table = launch.device_processes
     if len(table):
         mine = set().union(*(found for (name, _), found in pids.items() if name == role))
-        others = set().union(*(found for (name, _), found in pids.items() if name != role))
         table = table[(table["device"] == device) & table["pid"].isin(mine)].dropna(subset="memory_bytes")
     if len(table):
-        alone = not table["pid"].isin(others).any()
-        return float(table.groupby("mono")["memory_bytes"].sum().max()) if alone else np.nan
+        there = set(table["pid"])
+        others = {name for (name, _), found in pids.items() if name != role and found & there}
+        named = tuple(name for name in (*Role, UNKNOWN) if name in others)
+        return float(table.groupby("mono")["memory_bytes"].sum().max()), named
     roles = {name for name, place in rows if place == device}
-    return peak_memory(launch, device) if roles == {role} else np.nan
+    return (peak_memory(launch, device) if roles == {role} else np.nan), ()

@@ -27,6 +27,7 @@ _BATCH, _MINI_BATCH = "data.train_batch_size", f"{_ACTOR}.ppo_mini_batch_size"
 _ESTIMATOR = "algorithm.adv_estimator"
 # The advantage estimator that needs a critic, which is verl's default.
 _OF_A_CRITIC = "gae"
+_VALUE_HEAD = "verl draws a critic's value head anew in every launch, so that its losses differ from launch to launch."
 
 
 def _settings(asked: AskedPlacement) -> Settings:
@@ -169,6 +170,12 @@ def _training(given: Given) -> Training | None:
     return Training(model, frozenset(phases), sequences, critic if "values" in phases else None, epochs)
 
 
+def _remarks(given: Given) -> tuple[str, ...]:
+    """What is to be known of a command of which a critic is, or may be, trained."""
+    found = unknown_critic(_ESTIMATOR)(given)
+    return (*found, _VALUE_HEAD) if _has_critic(given) else found
+
+
 VERL = Adapter(
     name="verl",
     reading="python -m verl.trainer.main_ppo, version 0.9",
@@ -202,7 +209,6 @@ VERL = Adapter(
     notes=(
         "verl's replay buffer is asked every 0.02 s instead of every 2 s, which would round the time of gen up;"
         " PLACEBENCH_POLL_S=2 leaves it as it is.",
-        "verl draws a critic's value head anew in every launch, so that its losses differ from launch to launch.",
     ),
-    remarks=unknown_critic(_ESTIMATOR),
+    remarks=_remarks,
 )
