@@ -171,7 +171,7 @@ def _notes(summary: Summary) -> tuple[str, ...]:
 _OF_ROLES = {
     "asked": "Asked: pool and its devices.",
     "observed": "Observed: share of the measured steps in which a phase of the role ran on a device.",
-    "memory": "Memory: the most on one of them, of the role's processes, and who else these are.",
+    "memory": "Memory: the most that its processes had on one of them; 'with' names roles in the same processes.",
 }
 
 
