@@ -81,6 +81,14 @@ class LineLayout:
         width = len(self.kept)
         return self.values[row * width : (row + 1) * width]
 
+    def differs(self, row: int, line: LineLayout, values: list[float]) -> bool:
+        """Whether a row gives any metric of a line another value; `values` are those of the line's layout."""
+        own = self.row_values(row)
+        if line is self:
+            return own.tobytes() != array("d", values).tobytes()
+        _, here, there = np.intersect1d(self.metrics, line.metrics, assume_unique=True, return_indices=True)
+        return not np.array_equal(np.array(own)[here], np.array(values)[there], equal_nan=True)
+
     def table(self) -> npt.NDArray[np.float64]:
         """The stored values, a row a step line."""
         return np.frombuffer(self.values, np.float64).reshape(len(self.steps), len(self.kept))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -196,28 +195,14 @@ class StepTable:
         if self.lines == self._anew_at:
             self._restart(step)
             return
-        begin = self._begin(step)
-        seen = [
-            (other, row)
-            for other in self._layouts.values()
-            if (row := other.row_of(step)) is not None and other.order[row] >= begin
-        ]
-        if any(self._differs(layout, values, *place) for place in seen):
+        seen = self._rows_of(step)
+        if any(other.differs(row, layout, values) for other, row in seen):
             self._restart(step)
         elif not seen and step < self._last:
             self.out_of_order += 1
             self._behind += bool(self.restarts)
             if self._behind >= MIXED_STEPS:
                 self._refuse(step)
-
-    @staticmethod
-    def _differs(layout: LineLayout, values: list[float], other: LineLayout, row: int) -> bool:
-        """Whether a row gives any of a line's metrics another value."""
-        before = other.row_values(row)
-        if other is layout:
-            return before.tobytes() != array("d", values).tobytes()
-        _, own, known = np.intersect1d(layout.metrics, other.metrics, assume_unique=True, return_indices=True)
-        return not np.array_equal(np.array(values)[own], np.array(before)[known], equal_nan=True)
 
     def leave_out(self, layout: LineLayout, step: int, line: int) -> None:
         """Take back a step line that has turned out to be cut off or torn apart."""
@@ -228,6 +213,11 @@ class StepTable:
         """The step line before which everything of a step is undone, counted from the first."""
         place = bisect_right(self.standing, step, key=lambda restart: restart.step)
         return self.standing[place - 1].order if place else 0
+
+    def _rows_of(self, step: int) -> list[tuple[LineLayout, int]]:
+        """The rows of a step that no restart has undone."""
+        begin, rows = self._begin(step), ((layout, layout.row_of(step)) for layout in self._layouts.values())
+        return [(layout, row) for layout, row in rows if row is not None and layout.order[row] >= begin]
 
     def _restart(self, step: int) -> None:
         before = self.restarts[-1] if self.restarts else None
@@ -276,15 +266,11 @@ class StepTable:
 
     def metrics_of(self, step: int) -> dict[str, float]:
         """What the log has of a step, as far as it is kept: also numbers that are NaN, unlike those that it lacks."""
-        names, begin = list(self.names), self._begin(step)
-        found = []
-        for layout in self._layouts.values():
-            if (row := layout.row_of(step)) is not None and layout.order[row] >= begin:
-                found.append((layout.order[row], layout.metrics.tolist(), layout.row_values(row)))
+        names = list(self.names)
         return {
             names[metric]: value
-            for _, metrics, values in sorted(found, key=lambda line: line[0])
-            for metric, value in zip(metrics, values, strict=True)
+            for layout, row in sorted(self._rows_of(step), key=lambda place: place[0].order[place[1]])
+            for metric, value in zip(layout.metrics.tolist(), layout.row_values(row), strict=True)
         }
 
     def frame(self, launch: str) -> pd.DataFrame:
