@@ -3,47 +3,29 @@
 import json
 import os
 import re
-import shlex
 import shutil
 import threading
 from math import log
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from pages import ROOT
+from predicting import REFERENCE, WORKLOAD, invoke, predicted
 from synthetic_run import SPLIT, STANDARD, SyntheticRun
 
 from placebench.cli import main
-from placebench.commands.deciding import workload_options
 from placebench.host.devices import discover
 from placebench.host.gpus import Gpu, GpuInventory
 from placebench.predict.known import shipped_calibrations
 from placebench.record.calibration_file import read_calibration
-from placebench.record.folder import Status, Trial
-from placebench.record.job_record import LogRecord
-from placebench.report.predicted import PredictionFile
-from placebench.spec.config import load_yaml, parse_settings
+from placebench.record.folder import Status
 from placebench.spec.devices import parse_devices
-from placebench.spec.workload_reading import RUN_KEYS, build_workload
-
-REFERENCE = ROOT / "runs" / "reference" / "4x-h200"
-WORKLOAD = {"model": "tiny", "batch": {"size": 64, "mini_batch_size": 32}}
 
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["predict", *map(str, arguments)], prog_name="placebench")
-
-
-def predicted(*arguments: object) -> PredictionFile:
-    result = invoke(*arguments, "--json", "out.json")
-    assert result.exit_code == 0, result.output
-    return PredictionFile.model_validate_json(Path("out.json").read_text())
 
 
 def test_the_newest_run_tells_of_its_placements_and_others() -> None:
@@ -138,148 +120,6 @@ def test_a_shipped_calibration_says_that_it_is_one_and_that_the_host_is_another(
     result = invoke("--from", "h200", "--model", "qwen2.5-0.5b", "--batch-size", "32", "--placements", "standard")
     assert "Cannot say" in result.output
     assert "placebench run --placements standard" in " ".join(result.output.split())
-
-
-def write_run_of_job(*names: str, is_placed: bool = True, has_spans: bool = True) -> None:
-    """A run of a job of the user's, with placements of words, or without roles; spans or its log alone tell phases."""
-    layouts = dict(zip(names or ("standard", "split"), (STANDARD, SPLIT), strict=True))
-    folder = SyntheticRun(layouts, rounds=1, pace=lambda *_: 1.0).write(Path("runs/20260101T000000Z-a"))
-    job = {"framework": "verl", "spec": {"job": "verl", "command": ["bash", "run.sh"]}}
-    record = json.loads((folder / "run.json").read_text()) | {"workload": {}, "models": None, "job": job}
-    for placement in () if is_placed else record["placements"]:
-        placement["roles"] = {}
-    (folder / "run.json").write_text(json.dumps(record))
-    for trial in folder.glob("trials/*"):
-        LogRecord(framework="verl", format="verl").write(Trial(trial))
-        if not has_spans:
-            spans = Trial(trial).spans
-            lines = [line for line in spans.read_text().splitlines(True) if json.loads(line)["phase"] == "step"]
-            spans.write_text("".join(lines))
-
-
-def deciding(output: str) -> list[str]:
-    """The words behind `placebench` of the command that decides."""
-    (command,) = re.findall(r":\n  placebench (.*?[^\\])$", output, re.DOTALL | re.MULTILINE)
-    return shlex.split(command.replace("\\\n", ""))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "planned"),
-    [
-        (
-            ("--gpu", "H200", "--model", "qwen2.5-7b", "--devices", "gpu:8@141GiB"),
-            ("8 × GPU, 141 GiB each", "qwen2.5-7b", "256 sequences of up to 512 + 512 tokens, 2 mini-batches"),
-        ),
-        (
-            ("--gpu", "H200", "--devices", "gpu:8x2@141GiB", "--batch-size", "64", "--max-response-length", "100"),
-            ("2 × 8 GPU, 141 GiB each", "qwen2.5-0.5b", "64 sequences of up to 512 + 100 tokens, 2 mini-batches"),
-        ),
-        (
-            ("--from", "latest", "--set", "optimizer.eps=1e-6", "--set", "algorithm.gamma=0.9"),
-            ("2 × cpu", "tiny", "64 sequences of up to 16 + 8 tokens, 2 mini-batches"),
-        ),
-        (("--from", "h200", "--model", "qwen2.5-0.5b"), ("4 × GPU, 140 GiB each", "qwen2.5-0.5b", "256 sequences")),
-    ],
-)
-def test_the_command_that_decides_has_the_job_and_devices(arguments: tuple[str, ...], planned: tuple[str, ...]) -> None:
-    # Of launches that differ so much, none is faster.
-    noisy = SyntheticRun(rounds=2, workload=WORKLOAD, pace=lambda number, _: 0.5 * number)
-    noisy.write(Path("runs/20260101T000000Z-a"))
-    result = invoke(*arguments, "--placements", "standard,split")
-    words = deciding(result.output)
-    assert words[0] == "run"
-    plan = CliRunner().invoke(main, [*words, "--dry-run"], prog_name="placebench")
-    assert plan.exit_code == 0, plan.output
-    for part in planned:
-        assert part in plan.output
-    for setting in ("optimizer.eps=1e-06", "algorithm.gamma=0.9"):
-        assert (setting in words) == ("latest" in arguments)
-
-
-@pytest.mark.parametrize(
-    ("settings", "steps"),
-    [
-        ((), []),
-        (("steps=20", "trace_kernels=false"), ["--steps", "20", "--set", "trace_kernels=false"]),
-        (("warmup_steps=5",), ["--warmup-steps", "5"]),
-        (("steps=2", "warmup_steps=1"), ["--steps", "2", "--warmup-steps", "1"]),
-    ],
-)
-@pytest.mark.parametrize("gpu", ["H100", "H200"])
-def test_the_command_that_decides_has_a_runs_steps_and_not_those_of_what_was_measured(
-    gpu: str, settings: tuple[str, ...], steps: list[str]
-) -> None:
-    options = [word for setting in settings for word in ("--set", setting)]
-    devices = ("--model", "qwen2.5-7b", "--devices", "gpu:8@141GiB")
-    words = deciding(invoke("--gpu", gpu, *devices, "--placements", "standard,split", *options).output)
-    at = [place for place, word in enumerate(words) if word in ("--steps", "--warmup-steps") or "trace" in word]
-    found = [word for place in at for word in words[place - ("trace" in words[place]) :][:2]]
-    assert found == steps
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        (),
-        ("batch.size=64", "batch.mini_batch_size=16", "seed=3"),
-        ("model=qwen2.5-7b", "algorithm.name=grpo", "optimizer.actor_lr=1e-5", "optimizer.betas=[0.9, 0.95]"),
-        ("model=qwen2.5-0.5b", "rollout.backend=torch", "rollout.ignore_eos=false", "torch_compile=false"),
-        ("data.source=code", "data.prompt_key='null'", "data.answer_key=a b", "rollout.ignore_eos=true"),
-        ("batch.max_prompt_length=20000", "batch.micro_batch_tokens=30000"),
-    ],
-)
-def test_the_options_of_a_workload_ask_for_it_and_none_is_without_need(settings: tuple[str, ...]) -> None:
-    workload = build_workload(parse_settings(settings))
-    words = workload_options(workload)
-    result = CliRunner().invoke(main, ["run", "--print-config", "--devices", "gpu:8@999GiB", *words])
-    assert result.exit_code == 0, result.output
-    Path("c.yaml").write_text(result.stdout)
-    keys = {key: value for key, value in load_yaml(Path("c.yaml")).items() if key not in RUN_KEYS}
-    assert build_workload(keys) == workload
-    assert sum(word.startswith("--") for word in words) == len(settings)
-
-
-def test_the_command_that_decides_of_a_job_of_the_users_is_its_own() -> None:
-    write_run_of_job()
-    path = Path("runs/20260101T000000Z-a/run.json")
-    own = ["--job", "verl", "--devices=cpu:2", "--", "bash", "my run.sh", "--rounds", "7"]
-    command = ["/bin/placebench", "run", "--placements", "a,b", "--rounds=2", "--name", "x", *own]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": command}))
-    arguments = ("--from", "latest", "--placements", "split,split:1+1")
-    result = invoke(*arguments, "--out", "c.json")
-    assert deciding(result.output) == ["run", "--placements", "split,split:1+1", "--rounds", "3", *own]
-    content = read_calibration(Path("c.json"))
-    # The second is that of a run which was shared.
-    for unknown in ((), ("placebench", "run", "--placements", "split")):
-        content.model_copy(update={"command": unknown}).write(Path("c.json"))
-        shown = " ".join(invoke("--from", "c.json", "--placements", "split,split:1+1").output.split())
-        assert "(by the job's own command, which is not known here, with): --placements split,split:1+1" in shown
-
-
-def test_a_job_of_the_users_tells_of_its_other_placements_by_its_spans() -> None:
-    write_run_of_job()
-    standard, blocking = predicted("--from", "latest", "--placements", "standard,split/overlap=none").placements
-    assert standard.step_s == pytest.approx(STANDARD.step_s, rel=0.02)
-    assert blocking.step_s > SPLIT.step_s
-    assert (standard.memory_bytes, standard.tokens_per_s_per_device) == ({}, None)
-    result = invoke("--from", "latest", "--batch-size", "8")
-    assert "a job of yours, whose work is not known" in result.stderr
-
-
-def test_a_job_whose_log_alone_tells_phases_has_them_where_its_words_ask_for_them() -> None:
-    write_run_of_job(has_spans=False)
-    standard, split = predicted("--from", "latest", "--placements", "standard,split").placements
-    phases = [{phase.name: phase.total_s for phase in one.phases} for one in (standard, split)]
-    assert [one["update_actor"] for one in phases] == pytest.approx([0.24, 0.48])
-    assert split.waits_s["critic_pool"] > 0.5
-
-
-def test_a_job_whose_placements_are_names_of_its_own_tells_of_no_other() -> None:
-    write_run_of_job("plain", "fast", is_placed=False, has_spans=False)
-    for words in ((), ("--placements", "standard")):
-        result = invoke("--from", "latest", *words)
-        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
-        assert "which roles work on which devices is not known of 'plain' and 'fast'" in result.stderr
 
 
 @pytest.mark.parametrize("gpus", [(), (Gpu(0, "GPU-0", "NVIDIA H100", 80 << 30, "0000:01:00.0"),)])

@@ -1,0 +1,77 @@
+"""`placebench predict` from runs of a job of the user's: by its spans or its log alone, and by its own command."""
+
+import json
+from pathlib import Path
+
+import pytest
+from predicting import deciding, invoke, predicted
+from synthetic_run import SPLIT, STANDARD, SyntheticRun
+
+from placebench.record.calibration_file import read_calibration
+from placebench.record.folder import Trial
+from placebench.record.job_record import LogRecord
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write_run_of_job(*names: str, is_placed: bool = True, has_spans: bool = True) -> None:
+    """A run of a job of the user's, with placements of words, or without roles; spans or its log alone tell phases."""
+    layouts = dict(zip(names or ("standard", "split"), (STANDARD, SPLIT), strict=True))
+    folder = SyntheticRun(layouts, rounds=1, pace=lambda *_: 1.0).write(Path("runs/20260101T000000Z-a"))
+    job = {"framework": "verl", "spec": {"job": "verl", "command": ["bash", "run.sh"]}}
+    record = json.loads((folder / "run.json").read_text()) | {"workload": {}, "models": None, "job": job}
+    for placement in () if is_placed else record["placements"]:
+        placement["roles"] = {}
+    (folder / "run.json").write_text(json.dumps(record))
+    for trial in folder.glob("trials/*"):
+        LogRecord(framework="verl", format="verl").write(Trial(trial))
+        if not has_spans:
+            spans = Trial(trial).spans
+            lines = [line for line in spans.read_text().splitlines(True) if json.loads(line)["phase"] == "step"]
+            spans.write_text("".join(lines))
+
+
+def test_the_command_that_decides_of_a_job_of_the_users_is_its_own() -> None:
+    write_run_of_job()
+    path = Path("runs/20260101T000000Z-a/run.json")
+    own = ["--job", "verl", "--devices=cpu:2", "--", "bash", "my run.sh", "--rounds", "7"]
+    command = ["/bin/placebench", "run", "--placements", "a,b", "--rounds=2", "--name", "x", *own]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": command}))
+    arguments = ("--from", "latest", "--placements", "split,split:1+1")
+    result = invoke(*arguments, "--out", "c.json")
+    assert deciding(result.output) == ["run", "--placements", "split,split:1+1", "--rounds", "3", *own]
+    content = read_calibration(Path("c.json"))
+    # The second is that of a run which was shared.
+    for unknown in ((), ("placebench", "run", "--placements", "split")):
+        content.model_copy(update={"command": unknown}).write(Path("c.json"))
+        shown = " ".join(invoke("--from", "c.json", "--placements", "split,split:1+1").output.split())
+        assert "(by the job's own command, which is not known here, with): --placements split,split:1+1" in shown
+
+
+def test_a_job_of_the_users_tells_of_its_other_placements_by_its_spans() -> None:
+    write_run_of_job()
+    standard, blocking = predicted("--from", "latest", "--placements", "standard,split/overlap=none").placements
+    assert standard.step_s == pytest.approx(STANDARD.step_s, rel=0.02)
+    assert blocking.step_s > SPLIT.step_s
+    assert (standard.memory_bytes, standard.tokens_per_s_per_device) == ({}, None)
+    result = invoke("--from", "latest", "--batch-size", "8")
+    assert "a job of yours, whose work is not known" in result.stderr
+
+
+def test_a_job_whose_log_alone_tells_phases_has_them_where_its_words_ask_for_them() -> None:
+    write_run_of_job(has_spans=False)
+    standard, split = predicted("--from", "latest", "--placements", "standard,split").placements
+    phases = [{phase.name: phase.total_s for phase in one.phases} for one in (standard, split)]
+    assert [one["update_actor"] for one in phases] == pytest.approx([0.24, 0.48])
+    assert split.waits_s["critic_pool"] > 0.5
+
+
+def test_a_job_whose_placements_are_names_of_its_own_tells_of_no_other() -> None:
+    write_run_of_job("plain", "fast", is_placed=False, has_spans=False)
+    for words in ((), ("--placements", "standard")):
+        result = invoke("--from", "latest", *words)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+        assert "which roles work on which devices is not known of 'plain' and 'fast'" in result.stderr
