@@ -24,6 +24,14 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments), prog_name="placebench")
 
 
+def write_job(condition: str, fails: str, *keys: str) -> None:
+    """A job's file whose command trains where `test` finds a condition true, and fails elsewhere."""
+    write(Path(), "fails.py", fails)
+    trains, otherwise = (f"{sys.executable} {words}" for words in ("plain.py 0.01 {args}", "fails.py"))
+    command = f"command: sh -c 'if test {condition}; then {trains}; else {otherwise}; fi'"
+    write(Path(), "job.yaml", "\n".join(["job: command", command, "steps: 3", "warmup_steps: 1", *keys]))
+
+
 def test_a_job_that_trains_on_ends_with_the_time_limit() -> None:
     asked = ("--devices", "cpu:1", "--sample-hz", "0", "--rounds", "1", "--time-limit", "2", "--steps", "900")
     result = invoke("run", *asked, "--job", "command", "--", sys.executable, "plain.py", "1")
@@ -44,15 +52,7 @@ def test_a_job_that_fails_ends_in_one_line() -> None:
 
 def test_a_job_out_of_memory_ends_its_launches_and_goes_on_when_resumed() -> None:
     fails = "raise type('OutOfMemoryError', (RuntimeError,), {})('CUDA out of memory. Tried to allocate 20 GiB')"
-    write(Path(), "fails.py", fails)
-    content = """
-job: command
-command: sh -c 'if test -e room; then python plain.py 0.01 {args}; else python fails.py; fi'
-placements: {plain: {}, other: {}}
-steps: 3
-warmup_steps: 1
-"""
-    write(Path(), "job.yaml", content.replace("python ", f"{sys.executable} "))
+    write_job("-e room", fails, "placements: {plain: {}, other: {}}")
     result = invoke("run", *BASE, "--rounds", "2", "--job", "job.yaml")
     assert result.exit_code == 3, result.output
     assert "4 of 4 launches failed, the first with: oom, OutOfMemoryError: CUDA out of memory" in result.stderr
@@ -69,16 +69,8 @@ warmup_steps: 1
 
 
 def test_what_comes_after_a_launch_does_not_undo_it() -> None:
-    write(Path(), "fails.py", "raise ValueError('no data')")
-    content = """
-job: command
-command: sh -c 'if test {placement} = good; then python plain.py 0.01; else python fails.py; fi'
-placements: {good: {}, bad: {}}
-steps: 3
-warmup_steps: 1
-after: sh -c 'echo no checkpoint; exit 1'
-"""
-    write(Path(), "job.yaml", content.replace("python ", f"{sys.executable} "))
+    after = "after: sh -c 'echo no checkpoint; exit 1'"
+    write_job("{placement} = good", "raise ValueError('no data')", "placements: {good: {}, bad: {}}", after)
     result = invoke("run", *BASE, "--rounds", "1", "--job", "job.yaml")
     assert result.exit_code == 3, result.output
     why = "after ended with exit code 1: no checkpoint"
