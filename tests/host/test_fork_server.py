@@ -243,6 +243,8 @@ def test_what_a_fork_would_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(NotForkableError, match=r"^the imports have brought in Ray$"):
         check_forkable()
     monkeypatch.undo()
+    # Another test of this process may have imported it.
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
     done = threading.Event()
     (thread := threading.Thread(target=done.wait)).start()
     try:
