@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from synthetic_run import GIB, SyntheticRun, edit_spans
 
 from placebench.compare.comparison import compare_run
-from placebench.compare.measure.attribution import IDLE, attribute, attribute_samples, gpm_lag, peak_memory
+from placebench.compare.measure.attribution import (
+    IDLE,
+    DeviceSamples,
+    attribute,
+    attribute_samples,
+    gpm_lag,
+    peak_memory,
+)
 from placebench.spec.intervals import Intervals, covered
 from placebench.spec.phases import STEP
 
@@ -23,7 +30,7 @@ def samples(period: float, loads: list[float | None], **columns: list[float | No
 
 
 def attributed(frame: pd.DataFrame, spans: Intervals, load_signal: str = "util") -> dict[str, float]:
-    return attribute_samples(frame, spans, load_signal)
+    return attribute_samples(DeviceSamples(frame), spans, load_signal)
 
 
 def times(*pairs: tuple[float, float]) -> Intervals:
@@ -208,12 +215,12 @@ def _move_power_to_samples(file: Path, keep: float) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in kept))
 
 
-def late_readings(lag: float, levels: dict[str, float], spans: dict[str, Intervals], end: float) -> pd.DataFrame:
+def late_readings(lag: float, levels: dict[str, float], spans: dict[str, Intervals], end: float) -> DeviceSamples:
     """Readings of GPM every 0.2 s, each the mean activity of 0.2 s that ended `lag` before it."""
     mono = np.arange(0.2, end, 0.2)
     windows = np.column_stack([mono - 0.2, mono]) - lag
     activity = sum(level * covered(windows, spans[phase]) / 0.2 for phase, level in levels.items())
-    return pd.DataFrame({"mono": mono, "sm_activity": activity})
+    return DeviceSamples(pd.DataFrame({"mono": mono, "sm_activity": activity}))
 
 
 def steps_of(phases: dict[str, float], steps: int) -> dict[str, Intervals]:
@@ -250,6 +257,6 @@ def test_no_lag_is_found_where_nothing_tells_of_it() -> None:
     spans = steps_of({"gen": 1.43, "update_actor": 1.02}, 8)
     even = late_readings(0.1, {"gen": 0.5, "update_actor": 0.5}, spans, 19.6)
     assert gpm_lag(even, spans) == 0
-    assert gpm_lag(even.head(3), spans) == 0
-    assert gpm_lag(even.assign(sm_activity=np.nan), spans) == 0
-    assert gpm_lag(even.drop(columns="sm_activity"), spans) == 0
+    frame = even.frame
+    for lacking in (frame.head(3), frame.assign(sm_activity=np.nan), frame.drop(columns="sm_activity")):
+        assert gpm_lag(DeviceSamples(lacking), spans) == 0

@@ -11,6 +11,7 @@ they are shifted back by the time that makes the phases explain them best.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -42,6 +43,33 @@ COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class DeviceSamples:
+    """Samples of one device, in order of time."""
+
+    frame: pd.DataFrame
+    """Columns as in `Launch.samples`."""
+    _columns: dict[str, NDArray[np.float64]] = field(default_factory=dict, init=False, repr=False)
+    _readings: dict[str, tuple[NDArray[np.float64], Intervals]] = field(default_factory=dict, init=False, repr=False)
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Values of a column; NaN where the source does not have it."""
+        if name not in self._columns:
+            known = self.frame[name] if name in self.frame else np.full(len(self.frame), np.nan)
+            self._columns[name] = np.asarray(known, dtype=np.float64)
+        return self._columns[name]
+
+    def readings(self, rate: str) -> tuple[NDArray[np.float64], Intervals]:
+        """Values of a rate and the times that they tell of, from the reading before; from NaN for the first."""
+        if rate not in self._readings:
+            values, until = self.column(rate), self.column("mono")
+            # GPM is not asked at every tick where ticks are many: a reading covers the time since the one before.
+            asked = ~np.isnan(values) if rate in GPM_RATES else np.full(len(values), True)
+            values, until = values[asked], until[asked]
+            self._readings[rate] = values, np.column_stack([np.append(np.nan, until[:-1])[: len(until)], until])
+        return self._readings[rate]
+
+
 def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.DataFrame:
     """What the samples of a launch say of its phases.
 
@@ -66,7 +94,7 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
     whole = subtract(whole, union(times[np.isin(phase_of, APART)]))
     rows = []
     for device in placement.devices:
-        samples = launch.samples[launch.samples["device"] == device]
+        samples = DeviceSamples(launch.samples[launch.samples["device"].to_numpy(dtype=object) == device])
         mine = device_of == device
         # Work ahead of its step may begin before the first measured step, or end after the last one.
         outside = subtract(union(times[mine]), whole)
@@ -78,9 +106,9 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
             phases[IDLE] = subtract(whole, union(np.concatenate([np.empty((0, 2)), *phases.values()])))
         phases[STEP] = whole
         lag = gpm_lag(samples, phases)
-        allocated = spans[mine].groupby("phase")["allocated_bytes"].max()
+        allocated = _highest(phase_of[mine], spans["allocated_bytes"].to_numpy(dtype=np.float64)[mine])
         curve = power_curve(launch, device)
-        joules = _share_energy(launch.energy[launch.energy["device"] == device], phases, curve)
+        joules = _share_energy(launch.energy[launch.energy["device"].to_numpy(dtype=object) == device], phases, curve)
         rows += [
             {
                 "phase": phase,
@@ -96,17 +124,17 @@ def attribute(launch: Launch, placement: RunPlacement, load_signal: str) -> pd.D
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def gpm_lag(samples: pd.DataFrame, phases: Mapping[str, Intervals]) -> float:
+def gpm_lag(samples: DeviceSamples, phases: Mapping[str, Intervals]) -> float:
     """By how many seconds a device's GPM readings come after what they tell.
 
     Of every lag that may be, the load of each phase is fitted to the readings by least squares; the lag with the least
     residual is taken, the smallest of equal ones, and 0 where too few readings lie in the steps.
 
     Args:
-        samples: of one device, in order of time.
+        samples: of one device.
         phases: the disjoint times of each phase on it, with `IDLE` and `STEP`.
     """
-    values, windows = _readings(samples, "sm_activity")
+    values, windows = samples.readings("sm_activity")
     # The whole window must be explained by the phases, wherever in time it comes to lie.
     reached = windows - np.array([_LAGS_S[-1], 0.0])
     known = ~np.isnan(values) & (covered(reached, phases[STEP]) > 0.95 * (reached[:, 1] - reached[:, 0]))
@@ -122,27 +150,26 @@ def gpm_lag(samples: pd.DataFrame, phases: Mapping[str, Intervals]) -> float:
     return float(_LAGS_S[np.flatnonzero(np.array(residuals) <= min(residuals) + 1e-9)[0]])
 
 
-def attribute_samples(samples: pd.DataFrame, times: Intervals, load_signal: str, lag: float = 0.0) -> dict[str, float]:
-    """What one device's samples, in order of time, say of the disjoint `times`; keys as in `attribute`.
+def attribute_samples(samples: DeviceSamples, times: Intervals, load_signal: str, lag: float = 0.0) -> dict[str, float]:
+    """What one device's samples say of the disjoint `times`; keys as in `attribute`.
 
     Without what others tell: power and energy, `allocated_bytes` and `lag_s`. `lag`: as of `gpm_lag`.
     """
-    mono = samples["mono"].to_numpy()
     numbers: dict[str, float] = {"span_s": length(times)}
     for rate in _LOADS:
-        if rate not in samples and rate != load_signal:
+        if rate not in samples.frame and rate != load_signal:
             numbers[rate] = np.nan
             continue
-        values, windows = _readings(samples, rate)
+        values, windows = samples.readings(rate)
         weights = np.nan_to_num(covered(windows - (lag if rate in GPM_RATES else 0.0), times))
         known = (weights > 0) & ~np.isnan(values)
         numbers[rate] = float(np.average(values[known], weights=weights[known])) if known.any() else np.nan
         if rate == load_signal:
             numbers |= {"load": numbers[rate], "seconds": float(weights[known].sum()), "samples": int(known.sum())}
-    inside = contains(times, mono)
-    clocks = _column(samples, "clock_sm_mhz")[inside]
+    inside = contains(times, samples.column("mono"))
+    clocks = samples.column("clock_sm_mhz")[inside]
     numbers["clock_sm_mhz"] = float(np.nanmean(clocks)) if np.isfinite(clocks).any() else np.nan
-    memory = _column(samples, "memory_bytes")[inside]
+    memory = samples.column("memory_bytes")[inside]
     numbers["peak_memory_bytes"] = float(np.nanmax(memory)) if np.isfinite(memory).any() else np.nan
     return numbers
 
@@ -153,22 +180,14 @@ def peak_memory(launch: Launch, device: str) -> float:
     A step that is traced after it needs memory for the trace as well.
     """
     samples, end = launch.samples, launch.whole_steps["end"].max()
-    return float(samples.loc[(samples["device"] == device) & (samples["mono"] <= end), "memory_bytes"].max())
+    read = (samples["device"].to_numpy(dtype=object) == device) & (samples["mono"].to_numpy() <= end)
+    memory = samples["memory_bytes"].to_numpy(dtype=np.float64)[read]
+    return float(np.fmax.reduce(memory, initial=np.nan))
 
 
-def _readings(samples: pd.DataFrame, rate: str) -> tuple[NDArray[np.float64], Intervals]:
-    """Values of a rate and the times that they tell of, from the reading before; from NaN for the first."""
-    values, until = _column(samples, rate), samples["mono"].to_numpy()
-    # GPM is not asked at every tick where ticks are many: a reading covers the time since the one before.
-    asked = ~np.isnan(values) if rate in GPM_RATES else np.full(len(values), True)
-    values, until = values[asked], until[asked]
-    return values, np.column_stack([np.append(np.nan, until[:-1])[: len(until)], until])
-
-
-def _column(samples: pd.DataFrame, name: str) -> NDArray[np.float64]:
-    if name not in samples:
-        return np.full(len(samples), np.nan)
-    return samples[name].to_numpy(dtype=np.float64)
+def _highest(names: NDArray[np.object_], values: NDArray[np.float64]) -> dict[str, float]:
+    """The highest value of each name; NaN where none is known."""
+    return {str(name): float(np.fmax.reduce(values[names == name])) for name in dict.fromkeys(names)}
 
 
 def _share_energy(readings: pd.DataFrame, phases: Mapping[str, Intervals], curve: PowerCurve) -> dict[str, float]:

@@ -99,10 +99,10 @@ class PowerCurve:
 
 def power_curve(launch: Launch, device: str) -> PowerCurve:
     """The curve of a device's buffered power, or of the power in its samples where the buffer lacks much of it."""
-    samples = launch.samples[launch.samples["device"] == device]
     buffered, sampled = (
         PowerCurve.of_readings(found["mono"].to_numpy(np.float64), found["power_w"].to_numpy(np.float64))
-        for found in (launch.power[launch.power["device"] == device], samples)
+        for read in (launch.power, launch.samples)
+        for found in (read[read["device"].to_numpy(dtype=object) == device],)
     )
     seconds = [float(curve.known_s[-1]) if len(curve.known_s) else 0.0 for curve in (buffered, sampled)]
     return buffered if seconds[0] > 0 and seconds[0] >= _ENOUGH * seconds[1] else sampled
