@@ -54,7 +54,7 @@ def _spans(run: Run, launch: Launch) -> Iterator[dict[str, Any]]:
         step = int(span["step"])
         about = {"step": step, **{key: span[key] for key in ("phase", "role", "pool")}}
         about["device"] = run.labels.get(span["device"], span["device"])
-        is_step = bool(whole.iloc[number])
+        is_step = bool(whole[number])
         own = steps[step] if is_step else _id(f"{known}/span/{number}", 16)
         above = root if is_step else steps.get(step, root)
         name = f"step {step}" if is_step else str(span["phase"])

@@ -84,7 +84,7 @@ def split_steps(spans: pd.DataFrame, last_warmup_step: int = 0) -> Iterator[Step
         spans: of the launch, columns as in `Launch.spans`.
         last_warmup_step: number of the last step that is not measured.
     """
-    is_whole = is_whole_step(spans).to_numpy()
+    is_whole = is_whole_step(spans)
     whole = spans[is_whole & (spans["step"] > last_warmup_step)].sort_values("step", kind="stable")
     work = spans[~is_whole]
     phases, devices = (work[name].to_numpy(dtype=object) for name in ("phase", "device"))

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from placebench.compare.read.logged import logged_phases
 from placebench.compare.read.warmup import find_warmup
@@ -113,7 +114,8 @@ class Launch:
 
     @cached_property
     def _all_spans(self) -> pd.DataFrame:
-        frame = pd.DataFrame([list(vars(line).values()) for line in self.lines.spans], columns=list(SPAN_COLUMNS))
+        columns = zip(*(vars(line).values() for line in self.lines.spans), strict=True)
+        frame = pd.DataFrame(dict(zip(SPAN_COLUMNS, columns, strict=False)), columns=list(SPAN_COLUMNS))
         return frame.astype({"allocated_bytes": float, "reserved_bytes": float, "pid": float})
 
     @cached_property
@@ -154,11 +156,15 @@ class Launch:
     @cached_property
     def step_seconds(self) -> "pd.Series[float]":
         """Time of each step without what is `APART`, indexed by step, in order."""
-        spans = self.spans[self.spans["device"] == CONTROLLER]
-        seconds = spans["end"] - spans["start"]
-        whole = seconds[spans["phase"] == STEP].groupby(spans["step"]).sum()
-        apart = seconds[spans["phase"].isin(APART)].groupby(spans["step"]).sum()
-        return whole - apart.reindex(whole.index, fill_value=0.0)
+        phase, device = (self.spans[name].to_numpy(dtype=object) for name in ("phase", "device"))
+        step, start, end = (self.spans[name].to_numpy() for name in ("step", "start", "end"))
+        of_controller = device == CONTROLLER
+        whole, apart = of_controller & (phase == STEP), of_controller & np.isin(phase, APART)
+        steps, place = np.unique(step[whole], return_inverse=True)
+        seconds = np.bincount(place, weights=(end - start)[whole], minlength=len(steps))
+        apart &= np.isin(step, steps)
+        lost = np.bincount(np.searchsorted(steps, step[apart]), weights=(end - start)[apart], minlength=len(steps))
+        return pd.Series(seconds - lost, pd.Index(steps, name="step"))
 
     @cached_property
     def warmup_steps(self) -> int:
@@ -300,10 +306,10 @@ class Run:
         return tuple(launch for launch in self.launches if launch.status is not Status.DONE)
 
 
-def is_whole_step(spans: pd.DataFrame) -> "pd.Series[bool]":
+def is_whole_step(spans: pd.DataFrame) -> NDArray[np.bool_]:
     """Which spans, columns as in `Launch.spans`, are of a whole step: the controller's from its start to its end."""
-    whole: pd.Series[bool] = (spans["device"] == CONTROLLER) & (spans["phase"] == STEP)
-    return whole
+    device, phase = (spans[name].to_numpy(dtype=object) for name in ("device", "phase"))
+    return np.asarray((device == CONTROLLER) & (phase == STEP))
 
 
 def _meets(spans: pd.DataFrame, times: Iterable[tuple[float, float]]) -> "pd.Series[bool]":
@@ -316,5 +322,8 @@ def _meets(spans: pd.DataFrame, times: Iterable[tuple[float, float]]) -> "pd.Ser
 
 def _in_order(rows: Sequence[tuple[float, str, float | None]], columns: Sequence[str]) -> pd.DataFrame:
     """Readings by `mono`; the last column holds numbers."""
-    frame = pd.DataFrame(rows, columns=list(columns)).astype({"mono": float, columns[-1]: float})
-    return frame.sort_values("mono", kind="stable", ignore_index=True)
+    mono, device, value = zip(*rows, strict=True) if rows else ((), (), ())
+    times = np.array(mono, dtype=np.float64)
+    order = np.argsort(times, kind="stable")
+    read = (times, np.array(device, dtype=object), np.array(value, dtype=np.float64))
+    return pd.DataFrame({name: values[order] for name, values in zip(columns, read, strict=True)})
