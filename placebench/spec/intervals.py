@@ -23,6 +23,8 @@ def union(intervals: Intervals) -> Intervals:
 
 def subtract(disjoint: Intervals, other: Intervals) -> Intervals:
     """The time of a disjoint array that is in no interval of another disjoint array."""
+    if not len(disjoint) or not len(other):
+        return disjoint
     edges = np.unique(np.concatenate([disjoint.ravel(), other.ravel()]))
     pieces = np.column_stack([edges[:-1], edges[1:]])
     middle = pieces.mean(axis=1)

@@ -191,7 +191,8 @@ def _steps_values(measured: pd.DataFrame) -> dict[str, float]:
     median = middle(step)
     parts = measured.loc[:, additive].div(step, axis="index").mean() * median
     means = measured.columns.str.startswith(MEANS)
-    return {**measured.loc[:, ~additive & ~means].apply(middle), **parts, **measured.loc[:, means].mean()}
+    medians = {key: middle(measured[key]) for key in measured.columns[~additive & ~means]}
+    return {**medians, **parts, **measured.loc[:, means].mean()}
 
 
 def _device_values(launch: Launch, placement: RunPlacement, attributed: pd.DataFrame, steps: int) -> dict[str, float]:

@@ -352,7 +352,8 @@ def middle(values: "pd.Series[float]") -> float:
     So ratios have it, and the median of a rate and that of the time in which it is reached are of the same steps.
     NaN without values.
     """
-    known = np.sort(values.dropna().to_numpy(dtype=np.float64))
+    known = values.to_numpy(dtype=np.float64)
+    known = np.sort(known[~np.isnan(known)])
     if not len(known):
         return math.nan
     below, above = float(known[(len(known) - 1) // 2]), float(known[len(known) // 2])
