@@ -154,8 +154,9 @@ from placebench.host.processes import adopt_orphans
 from placebench.run.processes import LaunchProcesses
 adopt_orphans()
 with own_run(Path(sys.argv[1])) as record, LaunchProcesses(record) as processes:
-    job = processes.start(["sh", "-c", "for i in 1 2 3; do (sleep 300 &); done; sleep 300"], Path(sys.argv[2]))
-    while [child.name() for child in psutil.Process().children()].count("sleep") < 3:
+    # A shell would end by itself once what it waits for is killed.
+    job = processes.start(["sh", "-c", "for i in 1 2 3; do (sleep 300 &); done; exec sleep 300"], Path(sys.argv[2]))
+    while [child.name() for child in psutil.Process().children()].count("sleep") < 4:
         time.sleep(0.02)
 print([child.status() for child in psutil.Process().children()], job.returncode)
 """
