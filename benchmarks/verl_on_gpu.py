@@ -13,8 +13,9 @@ In verl's there must be no TRL: verl imports a class from it that TRL 1.16 does 
 
 Without flash-attn verl cannot leave padding out; here there is none, as all sequences are equally long. Nor can it
 compute log-probabilities of more than one token at a time, unless its fused kernels do: those are asked for where the
-model's embeddings are tied, as with others verl 0.9.1 fails under FSDP2. With `--devices cpu:1` verl's engine makes
-responses of 8 to 64 tokens up, so that its times mean nothing.
+model's embeddings are tied, as with others verl 0.9.1 fails under FSDP2. Its critic asks for flash-attn by
+name; `for_verl/critic_by_sdpa.py` has it load without. With `--devices cpu:1` verl's engine makes responses of 8 to 64
+tokens up, so that its times mean nothing.
 """
 
 import os
@@ -33,14 +34,10 @@ ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "roll
 RAY_INIT = "ray_kwargs.ray_init"
 # Nothing is said around a prompt, so that it has as many tokens as characters.
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+FOR_VERL = HERE / "for_verl"
 # verl's platform for CPU, and engines that make things up, stand beside the test that needs them, too.
 PLUGIN_FOR_CPU = HERE.parent / "tests" / "jobs" / "verl_on_cpu"
-ON_CPU = {
-    "PYTHONPATH": str(PLUGIN_FOR_CPU),
-    "VERL_USE_EXTERNAL_MODULES": "verl_cpu",
-    "VERL_ENGINE_DEVICE": "cuda",
-    "VERL_ENGINE_VENDOR": "nvidia",
-}
+ON_CPU = {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
 
 
 @click.command()
@@ -56,7 +53,14 @@ def main(work: Path, into: Path | None, python: str, settings: tuple[str, ...], 
     extend_tokenizer(work / "model")
     write_prompts(work / "prompts.parquet", count=both.batch, length=both.prompt)
     command = [*verl_command(work, both, python), *settings]
-    measure(both, VERL, command, work, into, env={} if both.is_gpu else ON_CPU)
+    measure(both, VERL, command, work, into, env=variables(both))
+
+
+def variables(asked: Asked) -> dict[str, str]:
+    """Of a run of verl: modules that it loads."""
+    modules = ({} if asked.is_gpu else {"verl_cpu": PLUGIN_FOR_CPU}) | {"critic_by_sdpa": FOR_VERL}
+    path = os.pathsep.join([*map(str, modules.values()), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {"PYTHONPATH": path, "VERL_USE_EXTERNAL_MODULES": ",".join(modules)} | ({} if asked.is_gpu else ON_CPU)
 
 
 def verl_command(work: Path, asked: Asked, python: str) -> list[str]:

@@ -271,24 +271,19 @@ class TrainedModel(SequenceModel):
             self.module.set_reshard_after_backward(is_last or not self._stays_whole)
 
     def _step(self) -> Tensor:
-        norm = self._clip_gradients()
-        self.optimizer.step()
+        norm = self._gradient_norm()
+        self.optimizer.scaled_step((self._settings.grad_clip / (norm + 1e-6)).clamp(max=1.0))
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def _clip_gradients(self) -> Tensor:
-        """Scale the gradients down to the largest norm allowed; returns the norm before that.
-
-        On each rank's own shards, with one sum over the ranks.
-        """
+    def _gradient_norm(self) -> Tensor:
+        """The norm of all gradients, from each rank's own shards, with one sum over the ranks."""
         gradients = [_local(parameter.grad) for parameter in self._parameters if parameter.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         if self._is_sharded:
             squares = norm.square()
             dist.all_reduce(squares)
             norm = squares.sqrt()
-        factor = (self._settings.grad_clip / (norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, factor)
         return norm
 
 
@@ -299,6 +294,23 @@ class ShardAdamW(torch.optim.AdamW):
     DTensors on: with torch 2.11 every fused step over them leaves five objects a parameter behind for good, which full
     passes of the garbage collector visit.
     """
+
+    grad_scale: Tensor | None = None
+    """What the fused kernel divides gradients by, which torch reads here."""
+
+    def scaled_step(self, factor: Tensor) -> None:
+        """Step with every gradient times `factor`, float32 on the gradients' device.
+
+        The fused kernel does that as it reads them, so that they are not read and written once more before it.
+        """
+        if self.defaults["fused"]:
+            self.grad_scale = factor.reciprocal()
+        else:
+            gradients = [
+                _local(one.grad) for group in self.param_groups for one in group["params"] if one.grad is not None
+            ]
+            torch._foreach_mul_(gradients, factor)
+        self.step()
 
     def _init_group(self, group: dict[str, Any], *lists: list[Tensor]) -> bool:
         has_complex: bool = super()._init_group(group, *lists)  # type: ignore[no-untyped-call]

@@ -1,5 +1,6 @@
 """verl itself as the job, on CPU devices: real trainers and workers of verl, with engines that make responses up."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from placebench.record.folder import RunFolder, Status, Trial, read_jsonl
 ROOT = Path(__file__).parents[2]
 VERL = ROOT / ".venv-verl"
 ON_CPU = Path(__file__).parent / "verl_on_cpu"
+MODULES = (ON_CPU, ROOT / "benchmarks" / "for_verl")
 EQUAL = ("critic/vf_loss", "critic/grad_norm", "actor/grad_norm", "actor/kl_loss")
 
 pytestmark = [
@@ -41,7 +43,7 @@ def command(folder: Path, tiny: Path, **keys: object) -> list[str]:
         "job": "verl",
         "command": f"bash {ON_CPU / 'train.sh'} {tiny}",
         "python": str(VERL),
-        "env": {"PYTHONPATH": str(ON_CPU)},
+        "env": {"PYTHONPATH": os.pathsep.join(map(str, MODULES))},
         "devices": "cpu:2",
         "steps": 4,
         "warmup_steps": 1,

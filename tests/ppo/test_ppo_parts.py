@@ -207,6 +207,35 @@ def test_an_optimizer_computes_on_shards_what_torchs_own_does(
         assert isinstance(states["exp_avg"], DTensor)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_scales_gradients_down_by_the_factor_given(alone: None, fused: bool) -> None:
+    def trained(*factors: float) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        module = torch.nn.Linear(6, 4)
+        fully_shard(module)
+        # Adam's steps are of the same size however large gradients are, but for eps.
+        optimizer = ShardAdamW(module.parameters(), lr=0.1, eps=10.0, weight_decay=0.0, fused=fused)
+        for factor in factors:
+            module(torch.ones(2, 6)).square().sum().backward()
+            optimizer.scaled_step(torch.tensor(factor))
+            optimizer.zero_grad()
+        parameters: list[Any] = list(module.parameters())
+        return [parameter.detach().to_local() for parameter in parameters]
+
+    def trained_on_scaled_losses(*factors: float) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        module = torch.nn.Linear(6, 4)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, eps=10.0, weight_decay=0.0)
+        for factor in factors:
+            (factor * module(torch.ones(2, 6)).square().sum()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [parameter.detach() for parameter in module.parameters()]
+
+    torch.testing.assert_close(trained(1.0, 0.25, 0.5), trained_on_scaled_losses(1.0, 0.25, 0.5))
+    assert not torch.allclose(trained(0.25)[0], trained(1.0)[0])
+
+
 @pytest.mark.parametrize("kept_whole", [0, KEPT_WHOLE])
 def test_generation_leaves_the_sharded_model_as_training_has_it(
     alone: None, monkeypatch: pytest.MonkeyPatch, kept_whole: int

@@ -3,7 +3,7 @@
 set -euo pipefail
 folder=$1
 shift
-export VERL_USE_EXTERNAL_MODULES="verl_cpu${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}"
+export VERL_USE_EXTERNAL_MODULES="verl_cpu,critic_by_sdpa${VERL_USE_EXTERNAL_MODULES:+,$VERL_USE_EXTERNAL_MODULES}"
 export VERL_ENGINE_DEVICE=cuda VERL_ENGINE_VENDOR=nvidia HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
 exec python -m verl.trainer.main_ppo \
     ray_kwargs.ray_init.num_cpus=32 +ray_kwargs.ray_init.num_gpus=2 +ray_kwargs.ray_init.include_dashboard=False \

@@ -15,8 +15,6 @@ import ray
 import torch
 import torch.distributed
 import verl.utils.distributed
-import verl.utils.model
-from transformers import AutoModelForTokenClassification
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 from verl.plugin.platform import PlatformBase, PlatformRegistry, set_platform
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
@@ -122,14 +120,6 @@ def _join_group(timeout_second: int | None = None, backend: str | None = None) -
         torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
 
 
-def _seeded_critic(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
-    # The value head is in no checkpoint: without a seed every launch has another critic.
-    torch.manual_seed(0)
-    return AutoModelForTokenClassification.from_pretrained(
-        local_path, torch_dtype=torch_dtype, config=model_config, attn_implementation="sdpa"
-    )
-
-
 class _Engine:
     """In place of a vLLM server."""
 
@@ -217,7 +207,6 @@ class _NothingSent(CheckpointEngine):
 
 
 verl.utils.distributed.initialize_global_process_group_ray = _join_group
-verl.utils.model.load_valuehead_model = _seeded_critic
 torch.Tensor.pin_memory = lambda self, *_, **__: self  # type: ignore[method-assign]
 _ROLLOUT_REGISTRY[("vllm", "async")] = "verl_cpu._Rollout"
 RolloutReplicaRegistry.register("vllm", lambda: _Replica)
