@@ -96,8 +96,12 @@ def verl_command(work: Path, asked: Asked, python: str) -> list[str]:
         # verl's own counts suit many GPUs: each is a process, which on one host's cores waits for the others.
         f"{ROLLOUT}.agent.num_workers": 2 * asked.device_count,
         "reward.num_workers": 1,
+        # All prompts are one step's: verl would start these processes anew in each.
+        "data.dataloader_num_workers": 0,
         "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
         f"+{RAY_INIT}.include_dashboard": False,
+        # verl has vLLM compile the model anew in every launch.
+        f"+{RAY_INIT}.runtime_env.env_vars.VLLM_DISABLE_COMPILE_CACHE": "'0'",
         f"+{RAY_INIT}.object_store_memory": 2_000_000_000 if asked.is_gpu else 500_000_000,
     }
     if asked.has_critic:
@@ -111,12 +115,12 @@ def verl_command(work: Path, asked: Asked, python: str) -> list[str]:
             "critic.model.enable_gradient_checkpointing": False,
             "critic.ppo_mini_batch_size": prompts,
             "critic.use_dynamic_bsz": True,
-            "critic.ppo_max_token_len_per_gpu": asked.micro_batch_tokens,
+            # The one that verl 0.9.1 goes by, in training too, and leaves out of its configuration.
+            "+critic.ppo_infer_max_token_len_per_gpu": asked.micro_batch_tokens,
         }
     if not asked.is_gpu:
         settings |= {
             "trainer.device": "cpu",
-            "data.dataloader_num_workers": 0,
             f"{ROLLOUT}.agent.num_workers": 1,
             f"{RAY_INIT}.num_cpus": 32,
             f"+{RAY_INIT}.num_gpus": asked.device_count,
