@@ -20,9 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -84,19 +85,25 @@ def main(
     checkouts = (other.resolve(), HERE)
     places = halves(devices) if side_by_side else (Place(devices),)
     found: list[list[Mapping[str, float]]] = [[], []]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(places)) as pool:
+    with tempfile.TemporaryDirectory() as folder:
         kept = (into or Path(folder)).absolute()
         for pair in range(pairs):
             order = (0, 1) if pair % 2 == 0 else (1, 0)
-            # With one place there is one thread, so that the second run waits for the first.
-            running = [
-                pool.submit(take, checkouts[side], words, place, kept / f"{pair + 1}-{('other', 'this')[side]}", cold)
+            runs = [
+                partial(take, checkouts[side], words, place, kept / f"{pair + 1}-{('other', 'this')[side]}", cold)
                 for side, place in zip(order, places * (2 // len(places)), strict=True)
             ]
-            for side, taken in zip(order, running, strict=True):
-                found[side].append(taken.result())
+            for side, taken in zip(order, at_once(runs) if side_by_side else (run() for run in runs), strict=True):
+                found[side].append(taken)
     for name in found[0][0]:
         click.echo(line(name, [one[name] for one in found[0]], [one[name] for one in found[1]]))
+
+
+def at_once(runs: Sequence[Callable[[], Mapping[str, float]]]) -> list[Mapping[str, float]]:
+    """What several runs took, at the same time."""
+    with ThreadPoolExecutor(len(runs)) as pool:
+        running = [pool.submit(run) for run in runs]
+    return [one.result() for one in running]
 
 
 def halves(devices: str) -> tuple[Place, Place]:

@@ -99,8 +99,10 @@ def test_devices_without_halves_are_refused(tmp_path: Path) -> None:
     assert "has no two halves" in done.output
 
 
-def test_a_run_that_fails_ends_it(tmp_path: Path) -> None:
-    other = checkout(tmp_path / "other", 4.0, end='sys.exit("no devices")')
+def test_a_run_that_fails_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, here = checkout(tmp_path / "other", 4.0, end='sys.exit("no devices")'), checkout(tmp_path / "here", 2.0)
+    monkeypatch.setitem(BENCHMARK["main"].callback.__globals__, "HERE", here)
     done = CliRunner().invoke(BENCHMARK["main"], ["--other", str(other), "--pairs", "2"])
     assert done.exit_code == 1
     assert "placebench run ended with 1: no devices" in done.output
+    assert not (tmp_path / "turns").exists()
