@@ -249,7 +249,9 @@ def fail(prompt, response, answer):
         pytest.param("fail", 10, "this reward is broken", marks=pytest.mark.slow),
         pytest.param("die", 10, "ActorDiedError", marks=pytest.mark.slow),
         pytest.param("exhaust", 11, "no more memory\nheld by cpu:1 in reward", marks=pytest.mark.slow),
-        ("starve", 11, "out of memory at cumem_allocator.cpp:126\nheld by cpu:1 in reward"),
+        pytest.param(
+            "starve", 11, "out of memory at cumem_allocator.cpp:126\nheld by cpu:1 in reward", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_launch_that_fails_says_why(tmp_path: Path, function: str, exit_code: int, words: str) -> None:

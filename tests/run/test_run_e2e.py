@@ -13,7 +13,7 @@ import psutil
 import pytest
 from launching import assert_nothing_left, processes_of, running, wait_for
 
-from placebench.record.folder import RunFolder, Status, read_jsonl
+from placebench.record.folder import RunFolder, Status, Trial, read_jsonl
 from placebench.report.schema import Summary
 
 RUN = (sys.executable, "-m", "placebench", "run", "--devices", "cpu:2", "--rounds", "1", "--warmup-steps", "1")
@@ -87,19 +87,63 @@ def check_summary(folder: Path) -> None:
     assert (split["ref"].on_path_s > 0) is (before_updates == ends["ref"])
 
 
-def test_ctrl_c_in_a_real_launch_leaves_nothing(tmp_path: Path, temp: Path) -> None:
-    words = ("--devices", "cpu:1", "--placements", "standard,ddp:1", "--steps", "5000", "--out", str(tmp_path))
+def test_a_run_outlives_whatever_of_it_is_killed_until_ctrl_c_which_leaves_nothing(tmp_path: Path, temp: Path) -> None:
+    names = ("standard", "split/overlap=none", "split", "ddp:1")
+    words = ("--placements", ",".join(names), "--steps", "5000", "--out", str(tmp_path))
     with running([*RUN, *SMALL, *words], temp) as command:
         wait_for(lambda: in_step(tmp_path, 2), 400)
+        folder = next(tmp_path.iterdir())
+        first, second, third, last = (RunFolder(folder).trial(1, name) for name in names)
+
+        # A worker: Ray misses it.
+        worker = psutil.Process(process_ids(first)["cpu:1"])
+        server = worker.parent()
+        worker.kill()
+        wait_for(lambda: in_step_of(second, 1), 400)
+        assert first.status is Status.FAILED
+        reason = first.error.read_text().splitlines()[0]
+        assert reason.startswith("failed: ActorDiedError: ")
+        assert reason.endswith("(worker of cpu:1)")
+        assert processes_of(first.path) == []
+
+        # The job, all of which ends with it, but what the other launches of the round fork from.
+        processes = process_ids(second)
+        workers = [psutil.Process(pid) for device, pid in processes.items() if device != "controller"]
+        assert server
+        assert "fork_server" in server.cmdline()[2]
+        assert [one.parent() for one in workers] == [server, server]
+        os.kill(processes["controller"], signal.SIGKILL)
+        wait_for(lambda: in_step_of(third, 1), 400)
+        assert second.status is Status.FAILED
+        assert second.error.read_text().startswith("failed: the job was killed by SIGKILL\n")
+        assert not any(one.is_running() for one in workers)
+        assert processes_of(second.path) == []
+
+        # What they fork from, without which the workers that it has forked cannot be: as if these had died.
+        server.kill()
+        wait_for(lambda: in_step_of(last, 1), 400)
+        assert third.status is Status.FAILED
+        assert processes_of(third.path) == []
+
         command.send_signal(signal.SIGINT)
         output, _ = command.communicate(timeout=300)
     assert command.returncode == 130
-    folder = next(tmp_path.iterdir())
-    assert f"stopped by SIGINT: 0 of 2 launches are done; go on with placebench run --resume {folder}" in output
+    assert "the fork server has ended, so workers start as new interpreters" in output
+    assert f"stopped by SIGINT: 0 of 4 launches are done; go on with placebench run --resume {folder}" in output
     assert "Traceback" not in output
-    assert RunFolder(folder).trial(1, "standard").status is Status.INTERRUPTED
-    assert list(read_jsonl(RunFolder(folder).trial(1, "standard").steps))
+    assert last.status is Status.INTERRUPTED
+    assert list(read_jsonl(first.steps))
     assert_nothing_left(temp)
+
+
+def in_step_of(trial: Trial, step: int) -> bool:
+    """Whether a launch is in a step."""
+    return trial.progress.exists() and json.loads(trial.progress.read_text())["step"] >= step
+
+
+def process_ids(trial: Trial) -> dict[str, int]:
+    """A launch's processes by their device."""
+    return {row["device"]: row["pid"] for row in read_jsonl(trial.processes)}
 
 
 @pytest.mark.slow
@@ -215,54 +259,4 @@ def test_a_real_launch_out_of_memory_ends_as_oom_with_its_figures(tmp_path: Path
     assert held
     assert "; critic: weights " in held[0]
     assert any(line.startswith("would lower the estimate: --set batch.micro_batch_tokens=") for line in lines)
-    assert_nothing_left(temp)
-
-
-def test_a_worker_that_dies_and_a_runner_that_is_killed(tmp_path: Path, temp: Path) -> None:
-    words = ("--placements", "standard,ddp:1", "--steps", "5000", "--out", str(tmp_path))
-    with running([*RUN, *SMALL, *words], temp) as command:
-        wait_for(lambda: in_step(tmp_path, 2), 400)
-        folder = next(tmp_path.iterdir())
-        first, second = (RunFolder(folder).trial(1, name) for name in ("standard", "ddp:1"))
-        worker = next(row for row in read_jsonl(first.processes) if row["device"] == "cpu:1")
-        server = psutil.Process(worker["pid"]).parent()
-        os.kill(worker["pid"], signal.SIGKILL)
-        wait_for(lambda: first.status is not Status.RUNNING)
-        assert first.status is Status.FAILED
-        reason = first.error.read_text().splitlines()[0]
-        assert reason.startswith("failed: ActorDiedError: ")
-        assert reason.endswith("(worker of cpu:1)")
-        # What the other launches of the round fork from is still there, whatever Ray has ended after the worker.
-        assert server
-        assert server.status() != psutil.STATUS_ZOMBIE
-        wait_for(lambda: second.progress.exists() and json.loads(second.progress.read_text())["step"] >= 1, 400)
-        assert processes_of(first.path) == []
-        command.kill()
-        command.wait()
-    # Its guardian puts things in order, and ends.
-    wait_for(lambda: second.status is Status.INTERRUPTED and not processes_of(temp))
-    assert_nothing_left(temp)
-
-
-def test_of_a_job_that_is_killed_alone_nothing_is_left(tmp_path: Path, temp: Path) -> None:
-    words = ("--placements", "standard,split", "--steps", "5000", "--out", str(tmp_path))
-    with running([*RUN, *SMALL, *words], temp) as command:
-        wait_for(lambda: in_step(tmp_path, 2), 400)
-        folder = next(tmp_path.iterdir())
-        first, second = (RunFolder(folder).trial(1, name) for name in ("standard", "split"))
-        rows = {row["device"]: row["pid"] for row in read_jsonl(first.processes)}
-        workers = [psutil.Process(pid) for device, pid in rows.items() if device != "controller"]
-        servers = [parent for worker in workers if (parent := worker.parent())]
-        assert ["fork_server" in word for one in servers for word in one.cmdline()[2:3]] == [True, True]
-        os.kill(rows["controller"], signal.SIGKILL)
-        wait_for(lambda: second.progress.exists() and json.loads(second.progress.read_text())["step"] >= 1, 400)
-        assert first.status is Status.FAILED
-        assert first.error.read_text().startswith("failed: the job was killed by SIGKILL\n")
-        assert not any(worker.is_running() for worker in workers)
-        assert processes_of(first.path) == []
-        # Without the server the workers that it has forked cannot be: the launch ends, as if they had died.
-        servers[0].kill()
-        output, _ = command.communicate(timeout=400)
-    assert second.status is Status.FAILED
-    assert "the fork server has ended, so workers start as new interpreters" in output
     assert_nothing_left(temp)
