@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from placebench.record.folder import RunFolder, Status, Trial, append_jsonl, write_json
 from placebench.spec.shapes import PRESETS, JobShapes
 from placebench.telemetry.spans import TRACED_STEP
@@ -258,9 +260,8 @@ class SyntheticRun:
             with trial.kernels.open("w") as stream:
                 for line in traced:
                     append_jsonl(stream, line)
-        with trial.device_samples.open("w") as stream:
-            for line in self._samples(layout, spans, start, now + STOP_S):
-                append_jsonl(stream, line)
+        lines = self._samples(layout, spans, start, now + STOP_S)
+        trial.device_samples.write_text("".join(json.dumps(line) + "\n" for line in lines))
         write_json(trial.launch_file, {"schema_version": 1, "round": round_, "placement": self._placement(name)})
 
     def _samples(self, layout: Layout, spans: list[dict[str, Any]], start: float, end: float) -> list[dict[str, Any]]:
@@ -273,9 +274,10 @@ class SyntheticRun:
         traced = next((span["start_mono"] for span in spans if span["phase"] == TRACED_STEP), end)
         for device in (device for devices in layout.pools.values() for device in devices):
             mine = [(span["start_mono"], span["end_mono"]) for span in spans if span["device"] == device]
-            for tick in range(ticks):
-                now = start + tick * PERIOD_S
-                busy = sum(max(0.0, min(now, stop) - max(now - PERIOD_S, begin)) for begin, stop in mine)
+            begun, ended = np.array(mine).reshape(-1, 2).T
+            nows = start + np.arange(ticks) * PERIOD_S
+            shared = np.minimum(nows[:, None], ended) - np.maximum(nows[:, None] - PERIOD_S, begun)
+            for tick, (now, busy) in enumerate(zip(nows.tolist(), shared.clip(0).sum(1).tolist(), strict=True)):
                 lines.append(
                     {
                         "kind": "sample",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placebench.predict.interval import USUAL_LAUNCH_SD
-from placebench.predict.parts import Array, Factor, PhaseParts, split
+from placebench.predict.parts import Array, Factor, PhaseParts
 
 # How far a measured time is from what its parts would give: kernels repeat within 1 to 6 % between hosts and days, wall
 # times as launches of one placement do.
@@ -52,14 +52,14 @@ def estimate_factors(beliefs: Mapping[str, Factor], observations: Sequence[Obser
         return medians
     from scipy.optimize import least_squares
 
+    measured = _Measured(observations)
+
     def residuals(moved: Array) -> Array:
-        factors = medians * np.exp(moved * spreads)
-        found = [residual for one in observations for residual in _residuals(one, factors)]
-        return np.concatenate([moved, found])
+        return np.concatenate([moved, measured.residuals(medians * np.exp(moved * spreads))])
 
     # What the host takes for a unit shows only where it takes longer than the kernels, so that the search begins with
     # a slow host, too. Times that something else has held up weigh no more than those that are as expected.
-    hosts = np.any([np.any(one.parts.host > 0, axis=0) for one in observations], axis=0)
+    hosts = np.any(measured.host > 0, axis=0)
     starts = (np.zeros(len(medians)), np.where(hosts, _SLOW_HOST / spreads, 0.0))
     found = [
         least_squares(residuals, start, loss="soft_l1", f_scale=_OUTLIER, xtol=1e-6, ftol=1e-8) for start in starts
@@ -67,19 +67,50 @@ def estimate_factors(beliefs: Mapping[str, Factor], observations: Sequence[Obser
     return np.asarray(medians * np.exp(min(found, key=lambda one: float(one.cost)).x * spreads))
 
 
-def _residuals(one: Observation, factors: Array) -> list[float]:
-    found = split(one.parts, factors)
-    kernels, collective = one.kernel_s, one.collective_s
-    unlike = 0.0 if one.is_of_model else OTHER_MODEL_NOISE
-    wall, of_kernels = np.hypot(WALL_NOISE, unlike), np.hypot(KERNEL_NOISE, unlike)
-    residuals = [] if one.seconds is None else [_log_ratio(found.total, one.seconds) / wall]
-    if kernels is not None and kernels > _LEAST_S and found.kernels > 0:
-        residuals.append(_log_ratio(found.kernels, kernels) / of_kernels)
-    if collective is not None and one.seconds is not None and found.exposed > 0:
+class _Measured:
+    """All observations in common arrays, as residuals are asked for some hundred times: as `split`, of all at once."""
+
+    def __init__(self, observations: Sequence[Observation]) -> None:
+        parts = [one.parts for one in observations]
+        counts = [len(one.units) for one in parts]
+        self._owner = np.repeat(np.arange(len(parts)), counts)
+        """Which observation each unit is of."""
+        self._units = np.concatenate([one.units for one in parts])
+        self._kernels = np.concatenate([one.kernels for one in parts])
+        self.host = np.concatenate([one.host for one in parts])
+        self._collective = np.concatenate(
+            [np.broadcast_to(one.collective, count) for one, count in zip(parts, counts, strict=True)]
+        )
+        self._beyond = np.stack([one.beyond for one in parts])
+        self._exposed = np.stack([one.exposed for one in parts])
+        unlike = np.array([0.0 if one.is_of_model else OTHER_MODEL_NOISE for one in observations])
+        self._wall_noise, self._kernel_noise = np.hypot(WALL_NOISE, unlike), np.hypot(KERNEL_NOISE, unlike)
+        # NaN is what was not measured.
+        self._seconds = np.array([one.seconds for one in observations], float)
+        self._kernel_s = np.array([one.kernel_s for one in observations], float)
+        self._collective_s = np.array([one.collective_s for one in observations], float)
+
+    def residuals(self, factors: Array) -> Array:
+        """How far times are from what the factors give, in standard deviations; 0 for what was not measured."""
+        kernels, host = self._kernels @ factors, self.host @ factors
+        longer = np.maximum(kernels, host)
+        exposed = self._exposed @ factors + self._summed(np.maximum(0.0, self._collective - longer))
+        total = self._summed(longer) + self._beyond @ factors + exposed
+        in_kernels = self._summed(kernels)
+        has_kernels = (self._kernel_s > _LEAST_S) & (in_kernels > 0)
         # Of what is short beside the phase, no more is asked than beside the phase.
-        residuals.append((found.exposed - collective) / (WALL_NOISE * one.seconds))
-    return residuals
+        of_collectives = np.where(exposed > 0, (exposed - self._collective_s) / (WALL_NOISE * self._seconds), 0.0)
+        found = (
+            _log_ratio(total, self._seconds) / self._wall_noise,
+            np.where(has_kernels, _log_ratio(in_kernels, self._kernel_s) / self._kernel_noise, 0.0),
+            of_collectives,
+        )
+        return np.asarray(np.nan_to_num(np.concatenate(found)), float)
+
+    def _summed(self, values: Array) -> Array:
+        """Seconds of units, summed over all of them by observation."""
+        return np.asarray(np.bincount(self._owner, self._units * values, len(self._seconds)), float)
 
 
-def _log_ratio(one: float, other: float) -> float:
-    return float(np.log(max(one, _LEAST_S) / max(other, _LEAST_S)))
+def _log_ratio(one: Array, other: Array) -> Array:
+    return np.asarray(np.log(np.maximum(one, _LEAST_S) / np.maximum(other, _LEAST_S)))

@@ -1,7 +1,8 @@
 """Times of phases: measured, scaled, and made of parts whose factors are found again."""
 
 from dataclasses import replace
-from math import isnan
+from math import isnan, prod
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from placebench.ppo.batch import micro_batches
 from placebench.predict import estimating
 from placebench.predict.estimating import Observation, estimate_factors
 from placebench.predict.kernels import Roofline
-from placebench.predict.parts import FACTORS, parts_of, split
+from placebench.predict.parts import FACTORS, Array, PhaseParts, parts_of, split
 from placebench.predict.peaks import device_peak
 from placebench.predict.phases import Basis, PhaseModel
 from placebench.predict.step import HOST_BOUND
@@ -190,6 +191,29 @@ def test_a_launch_tells_of_the_host_and_a_benchmark_of_the_kernels_alone() -> No
     assert found[0].total == pytest.approx(1.3, rel=0.1)
     assert found[1].total == pytest.approx(2.5, rel=0.1)
     assert found[1].kernels == pytest.approx(found[0].kernels, rel=0.05)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_what_the_factors_give_is_far_from_no_measured_time(kinds: list[int], drawn: Random) -> None:
+    """Phases of several kinds of units, or of none: their seconds are those of `split`, all of them at once."""
+
+    def array(*shape: int) -> Array:
+        return np.array([drawn.uniform(0, 2) for _ in range(prod(shape))]).reshape(shape)
+
+    parts = [
+        PhaseParts(("a", "b"), array(n), array(n, 2), array(n, 2), array(2) + 0.1, array(2), array(n)) for n in kinds
+    ]
+    factors = array(2) + 0.1
+    found = [split(one, factors) for one in parts]
+    times = [
+        Observation(one, measured.total, measured.kernels, measured.exposed)
+        for one, measured in zip(parts, found, strict=True)
+    ]
+    assert estimating._Measured(times).residuals(factors) == pytest.approx(np.zeros(3 * len(times)), abs=1e-9)
+    late = [replace(one, seconds=(one.seconds or 0.0) * 1.1, kernel_s=None, collective_s=None) for one in times]
+    residuals = estimating._Measured(late).residuals(factors)
+    assert residuals[: len(late)] == pytest.approx(np.full(len(late), -np.log(1.1) / estimating.WALL_NOISE))
+    assert not residuals[len(late) :].any()
 
 
 def test_a_host_that_takes_longer_than_the_kernels_is_found() -> None:
