@@ -52,7 +52,7 @@ def estimate_factors(beliefs: Mapping[str, Factor], observations: Sequence[Obser
         return medians
     from scipy.optimize import least_squares
 
-    measured = _Measured(observations)
+    measured = _Observations(observations)
 
     def residuals(moved: Array) -> Array:
         return np.concatenate([moved, measured.residuals(medians * np.exp(moved * spreads))])
@@ -67,7 +67,7 @@ def estimate_factors(beliefs: Mapping[str, Factor], observations: Sequence[Obser
     return np.asarray(medians * np.exp(min(found, key=lambda one: float(one.cost)).x * spreads))
 
 
-class _Measured:
+class _Observations:
     """All observations in common arrays, as residuals are asked for some hundred times: as `split`, of all at once."""
 
     def __init__(self, observations: Sequence[Observation]) -> None:

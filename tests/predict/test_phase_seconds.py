@@ -209,9 +209,9 @@ def test_what_the_factors_give_is_far_from_no_measured_time(kinds: list[int], dr
         Observation(one, measured.total, measured.kernels, measured.exposed)
         for one, measured in zip(parts, found, strict=True)
     ]
-    assert estimating._Measured(times).residuals(factors) == pytest.approx(np.zeros(3 * len(times)), abs=1e-9)
+    assert estimating._Observations(times).residuals(factors) == pytest.approx(np.zeros(3 * len(times)), abs=1e-9)
     late = [replace(one, seconds=(one.seconds or 0.0) * 1.1, kernel_s=None, collective_s=None) for one in times]
-    residuals = estimating._Measured(late).residuals(factors)
+    residuals = estimating._Observations(late).residuals(factors)
     assert residuals[: len(late)] == pytest.approx(np.full(len(late), -np.log(1.1) / estimating.WALL_NOISE))
     assert not residuals[len(late) :].any()
 
