@@ -239,6 +239,14 @@ def test_caveats_on_samples_that_are_missing(tmp_path: Path) -> None:
     )
 
 
+def test_devices_on_which_nothing_of_a_launch_was_seen_are_named(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=2, device_samples={"cpu:1": {"util": None}}).write(tmp_path / "run")
+    assert caveats(compare_run(path)) == (
+        "standard: the samples have no device load of cpu:1",
+        "split: the samples have no device load of cpu:1",
+    )
+
+
 def test_steps_that_are_missing_are_told(tmp_path: Path) -> None:
     path = SyntheticRun(rounds=2).write(tmp_path / "run")
     damage_run_file(path, steps=9)

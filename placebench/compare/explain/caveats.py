@@ -23,7 +23,7 @@ from placebench.record.folder import Status
 from placebench.record.job_record import JobRecord, LogFlag
 from placebench.spec.devices import index_ranges, with_labels
 from placebench.spec.phases import STEP, phase_order
-from placebench.spec.text import factor, format_seconds, listing, number, plural
+from placebench.spec.text import factor, few, format_seconds, listing, number, plural
 
 ADVICE = " --ignore-eos makes work equal."
 DRIFT = "if the machine changed in between, that shows as a difference"
@@ -382,7 +382,9 @@ def _load(placements: Sequence[RunSide]) -> Iterator[str]:
     for side in placements:
         sampled = any(launch.sampling.source for launch in side.launches)
         if sampled and not side.estimate(LOAD.key).n:
-            yield f"{side.name}: the samples have no device load"
+            known = {*side.samples["device"][side.samples["load"].notna()]}
+            without = [side.run.labels[device] for device in side.placement.devices if device not in known]
+            yield f"{side.name}: the samples have no device load{f' of {few(without, ", ")}' if known else ''}"
     if placements[0].load_signal != GPM_LOAD and any(launch.sampling.source == "nvml" for launch in launches):
         yield "Device load comes from NVML: a GPU whose kernel only waits reads 100 %."
     # Devices without GPM, each once with the reason that the driver gave.
