@@ -383,8 +383,8 @@ def _load(placements: Sequence[RunSide]) -> Iterator[str]:
         sampled = any(launch.sampling.source for launch in side.launches)
         if sampled and not side.estimate(LOAD.key).n:
             known = {*side.samples["device"][side.samples["load"].notna()]}
-            without = [side.run.labels[device] for device in side.placement.devices if device not in known]
-            yield f"{side.name}: the samples have no device load{f' of {few(without, ", ")}' if known else ''}"
+            without = few((side.run.labels[one] for one in side.placement.devices if one not in known), ", ")
+            yield f"{side.name}: the samples have no device load{f' of {without}' if known else ''}"
     if placements[0].load_signal != GPM_LOAD and any(launch.sampling.source == "nvml" for launch in launches):
         yield "Device load comes from NVML: a GPU whose kernel only waits reads 100 %."
     # Devices without GPM, each once with the reason that the driver gave.
