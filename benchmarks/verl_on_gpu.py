@@ -13,9 +13,9 @@ In verl's there must be no TRL: verl imports a class from it that TRL 1.16 does 
 
 Without flash-attn verl cannot leave padding out; here there is none, as all sequences are equally long. Nor can it
 compute log-probabilities of more than one token at a time, unless its fused kernels do: those are asked for where the
-model's embeddings are tied, as with others verl 0.9.1 fails under FSDP2. Its critic asks for flash-attn by
-name; `for_verl/critic_by_sdpa.py` has it load without. With `--devices cpu:1` verl's engine makes responses of 8 to 64
-tokens up, so that its times mean nothing.
+model's embeddings are tied, as with others verl 0.9.1 fails under FSDP2. Its critic asks for flash-attn by name;
+`for_verl/critic_by_sdpa.py` has it load without. With `--devices cpu:1` verl's engine makes responses of 8 to 64 tokens
+up, so that its times mean nothing.
 """
 
 import os
@@ -57,7 +57,7 @@ def main(work: Path, into: Path | None, python: str, settings: tuple[str, ...], 
 
 
 def variables(asked: Asked) -> dict[str, str]:
-    """Of a run of verl: modules that it loads."""
+    """Of the environment of a run of verl: what it loads of ours, and on CPU which platform it is to take."""
     modules = ({} if asked.is_gpu else {"verl_cpu": PLUGIN_FOR_CPU}) | {"critic_by_sdpa": FOR_VERL}
     path = os.pathsep.join([*map(str, modules.values()), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {"PYTHONPATH": path, "VERL_USE_EXTERNAL_MODULES": ",".join(modules)} | ({} if asked.is_gpu else ON_CPU)

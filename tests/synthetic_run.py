@@ -1,14 +1,14 @@
 """Run folders with known truths, written as the runner, the job and the sampler write them."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from placebench.record.folder import RunFolder, Status, Trial, append_jsonl, write_json
+from placebench.record.folder import RunFolder, Status, Trial, write_json
 from placebench.spec.shapes import PRESETS, JobShapes
 from placebench.telemetry.spans import TRACED_STEP
 
@@ -231,37 +231,33 @@ class SyntheticRun:
         start = 1000.0 * round_
         spans = [_span(0, "start_ray", None, None, "controller", start, start + STARTUP_S)]
         now = start + STARTUP_S
-        with trial.steps.open("w") as steps:
-            for step in range(1, self.steps + 1):
-                scale = pace * (2.0 if step <= self.warmup_steps else 1.0) * self.step_pace(round_, name, step)
-                testing = self.testing_s if step % 2 == 0 else 0.0
-                spans += step_spans(layout, step, now, scale, testing)
-                seconds = layout.step_s * scale + testing
-                tokens = self.tokens.get(name, 1300) * self.step_tokens(round_, name, step)
-                metrics = {
-                    "timing_s/step": seconds,
-                    "perf/total_num_tokens": tokens,
-                    "perf/throughput": tokens / seconds / 2,
-                    **self.metrics,
-                    **{f"timing_s/{phase}": (end - begin) * scale for phase, (begin, end) in layout.times.items()},
-                }
-                append_jsonl(steps, {"step": step, "wall": now + seconds, "metrics": metrics})
-                now += seconds
+        steps = []
+        for step in range(1, self.steps + 1):
+            scale = pace * (2.0 if step <= self.warmup_steps else 1.0) * self.step_pace(round_, name, step)
+            testing = self.testing_s if step % 2 == 0 else 0.0
+            spans += step_spans(layout, step, now, scale, testing)
+            seconds = layout.step_s * scale + testing
+            tokens = self.tokens.get(name, 1300) * self.step_tokens(round_, name, step)
+            metrics = {
+                "timing_s/step": seconds,
+                "perf/total_num_tokens": tokens,
+                "perf/throughput": tokens / seconds / 2,
+                **self.metrics,
+                **{f"timing_s/{phase}": (end - begin) * scale for phase, (begin, end) in layout.times.items()},
+            }
+            steps.append({"step": step, "wall": now + seconds, "metrics": metrics})
+            now += seconds
+        _write_lines(trial.steps, steps)
         traced = self.kernels if round_ == 1 else ()
         if traced:
             spans.append(_span(0, TRACED_STEP, None, None, "controller", now, now + TRACE_S))
             now += TRACE_S
         spans.append(_span(0, "stop", None, None, "controller", now, now + STOP_S))
-        with trial.spans.open("w") as stream:
-            for span in spans:
-                counted = self.span_memory is not None and span["device"] != "controller"
-                append_jsonl(stream, span | ({"memory_peak_bytes": self.span_memory} if counted else {}))
+        memory = {} if self.span_memory is None else {"memory_peak_bytes": self.span_memory}
+        _write_lines(trial.spans, [span if span["device"] == "controller" else span | memory for span in spans])
         if traced:
-            with trial.kernels.open("w") as stream:
-                for line in traced:
-                    append_jsonl(stream, line)
-        lines = self._samples(layout, spans, start, now + STOP_S)
-        trial.device_samples.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            _write_lines(trial.kernels, traced)
+        _write_lines(trial.device_samples, self._samples(layout, spans, start, now + STOP_S))
         write_json(trial.launch_file, {"schema_version": 1, "round": round_, "placement": self._placement(name)})
 
     def _samples(self, layout: Layout, spans: list[dict[str, Any]], start: float, end: float) -> list[dict[str, Any]]:
@@ -310,6 +306,10 @@ class SyntheticRun:
             content = {"wall": now, "mono": now, "device": device, "ago_s": ago, "power_w": [power] * len(ago)}
             lines.append({"kind": "power", **content})
         return lines
+
+
+def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def step_spans(
