@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from synthetic_run import SPLIT, SyntheticRun, step_spans
+from layouts import SPLIT, step_spans
+from synthetic_run import SyntheticRun
 
 from placebench.record.folder import RunFolder, Status, Trial, append_jsonl, write_json
 from placebench.record.progress import PhaseTime, Progress

@@ -7,88 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from layouts import SPLIT, STANDARD, Layout, span_line, step_spans
 
 from placebench.record.folder import RunFolder, Status, Trial, write_json
 from placebench.spec.shapes import PRESETS, JobShapes
 from placebench.telemetry.spans import TRACED_STEP
 
-ROLES = {
-    "gen": "rollout",
-    "reward": "reward",
-    "old_log_prob": "actor",
-    "ref": "ref",
-    "values": "critic",
-    "adv": None,
-    "update_critic": "critic",
-    "update_actor": "actor",
-    "update_weights": "rollout",
-}
 GIB = 2**30
 STARTUP_S = 3.0
 TRACE_S = 4.0
 STOP_S = 0.5
 PERIOD_S = 0.2
-
-Times = Mapping[str, tuple[float, float]]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A placement and when its phases run in a step.
-
-    Attributes:
-        pools: device ids of each pool.
-        roles: the pool of each role.
-        times: start and end of each phase in seconds from the start of the step.
-        step_s: length of the step.
-        scaling: `strong` or `weak` for a layout of replicas.
-        overlap: what the placement lets overlap.
-        staleness: how many updates the weights that generate may lag behind.
-        inflight_updates: whether engines go on while they take new weights.
-    """
-
-    pools: Mapping[str, tuple[str, ...]]
-    roles: Mapping[str, str]
-    times: Times
-    step_s: float
-    scaling: str | None = None
-    overlap: str = "all"
-    staleness: int = 0
-    inflight_updates: bool = False
-
-
-STANDARD = Layout(
-    {"global_pool": ("cpu:0", "cpu:1")},
-    dict.fromkeys(("actor", "rollout", "ref", "critic", "reward"), "global_pool"),
-    {
-        "gen": (0.01, 0.51),
-        "reward": (0.51, 0.52),
-        "old_log_prob": (0.52, 0.62),
-        "ref": (0.62, 0.72),
-        "values": (0.72, 0.82),
-        "adv": (0.82, 0.83),
-        "update_critic": (0.83, 1.03),
-        "update_actor": (1.03, 1.27),
-        "update_weights": (1.27, 1.28),
-    },
-    1.30,
-)
-SPLIT = Layout(
-    {"actor_pool": ("cpu:0",), "critic_pool": ("cpu:1",)},
-    dict.fromkeys(("actor", "rollout", "ref"), "actor_pool") | dict.fromkeys(("critic", "reward"), "critic_pool"),
-    {
-        "gen": (0.01, 0.91),
-        "reward": (0.91, 0.92),
-        "old_log_prob": (0.91, 1.11),
-        "ref": (1.11, 1.31),
-        "values": (0.92, 1.12),
-        "adv": (1.31, 1.32),
-        "update_critic": (1.32, 1.72),
-        "update_actor": (1.32, 1.80),
-        "update_weights": (1.80, 1.81),
-    },
-    1.83,
-)
 
 
 @dataclass
@@ -229,7 +158,7 @@ class SyntheticRun:
     def _write_launch(self, trial: Trial, round_: int, name: str, layout: Layout) -> None:
         pace = self.pace(round_, name)
         start = 1000.0 * round_
-        spans = [_span(0, "start_ray", None, None, "controller", start, start + STARTUP_S)]
+        spans = [span_line(0, "start_ray", None, None, "controller", start, start + STARTUP_S)]
         now = start + STARTUP_S
         steps = []
         for step in range(1, self.steps + 1):
@@ -250,9 +179,9 @@ class SyntheticRun:
         _write_lines(trial.steps, steps)
         traced = self.kernels if round_ == 1 else ()
         if traced:
-            spans.append(_span(0, TRACED_STEP, None, None, "controller", now, now + TRACE_S))
+            spans.append(span_line(0, TRACED_STEP, None, None, "controller", now, now + TRACE_S))
             now += TRACE_S
-        spans.append(_span(0, "stop", None, None, "controller", now, now + STOP_S))
+        spans.append(span_line(0, "stop", None, None, "controller", now, now + STOP_S))
         memory = {} if self.span_memory is None else {"memory_peak_bytes": self.span_memory}
         _write_lines(trial.spans, [span if span["device"] == "controller" else span | memory for span in spans])
         if traced:
@@ -310,30 +239,6 @@ class SyntheticRun:
 
 def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def step_spans(
-    layout: Layout, step: int, start: float, scale: float = 1.0, testing: float = 0.0
-) -> list[dict[str, Any]]:
-    """The spans of one step on its devices and in the controller."""
-    spans = []
-    for phase, (begin, end) in layout.times.items():
-        role = ROLES[phase]
-        pool = layout.roles[role] if role else None
-        devices = layout.pools[pool] if pool else ()
-        for device in ("controller", *devices):
-            spans.append(_span(step, phase, role, pool, device, start + begin * scale, start + end * scale))
-    end = start + layout.step_s * scale
-    if testing:
-        spans.append(_span(step, "testing", None, None, "controller", end, end + testing))
-    return [*spans, _span(step, "step", None, None, "controller", start, end + testing)]
-
-
-def _span(
-    step: int, phase: str, role: str | None, pool: str | None, device: str, start: float, end: float
-) -> dict[str, Any]:
-    times = {"start_wall": start, "end_wall": end, "start_mono": start, "end_mono": end}
-    return {"step": step, "phase": phase, "role": role, "pool": pool, "device": device, **times}
 
 
 def edit_spans(path: Path, placement: str, edit: Callable[[dict[str, Any]], None]) -> None:

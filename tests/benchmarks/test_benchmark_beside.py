@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 from beside import Asked, made_up_prompts, own_options, seen_on_device
 from click.testing import CliRunner
-from synthetic_run import STANDARD, SyntheticRun
+from layouts import STANDARD
+from synthetic_run import SyntheticRun
 from trl_beside import trl_command
 from trl_beside import write_prompts as write_lines
 from verl_on_gpu import verl_command

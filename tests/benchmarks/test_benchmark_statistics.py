@@ -3,7 +3,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic_run import STANDARD, SyntheticRun
+from layouts import STANDARD
+from synthetic_run import SyntheticRun
 
 from placebench.compare.statistics.verdicts import Verdict
 from placebench.spec.auto_rounds import AutoRounds

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from layouts import SPLIT, STANDARD
 from pages import ROOT
 from predicting import REFERENCE, WORKLOAD, invoke, predicted
-from synthetic_run import SPLIT, STANDARD, SyntheticRun
+from synthetic_run import SyntheticRun
 
 from placebench.cli import main
 from placebench.host.devices import discover

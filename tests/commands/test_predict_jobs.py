@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from layouts import SPLIT, STANDARD
 from predicting import deciding, invoke, predicted
-from synthetic_run import SPLIT, STANDARD, SyntheticRun
+from synthetic_run import SyntheticRun
 
 from placebench.record.calibration_file import read_calibration
 from placebench.record.folder import Trial

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from synthetic_run import SPLIT, STANDARD, SyntheticRun
+from layouts import SPLIT, STANDARD
+from synthetic_run import SyntheticRun
 
 from placebench.cli import main
 from placebench.commands.compare import named_run

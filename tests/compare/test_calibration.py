@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from launching import plan, run
+from layouts import STANDARD
 from rich.console import Console
 from scipy.signal import lfilter
 from showing import write_report
-from synthetic_run import STANDARD, SyntheticRun
+from synthetic_run import SyntheticRun
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.measure.variation import SelfComparison, bootstrap_variance, compare_with_itself

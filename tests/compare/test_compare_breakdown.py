@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layouts import SPLIT, STANDARD, Layout
 from scipy.stats import ttest_ind
-from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans
+from synthetic_run import SyntheticRun, edit_spans
 
 from placebench.compare.comparison import Comparison, compare_run, compare_sides
 from placebench.compare.explain.breakdown import StepChange, path_parts, step_change

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_run import GIB, SPLIT, STANDARD, edit_spans, gpu_run
+from layouts import SPLIT, STANDARD
+from synthetic_run import GIB, edit_spans, gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from layouts import SPLIT, STANDARD, Layout
 from rich.console import Console
 from showing import write_report
-from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, read_json
+from synthetic_run import SyntheticRun, read_json
 
 from placebench.compare.comparison import Comparison, compare_run, compare_sides
 from placebench.compare.explain.caveats import caveats

@@ -4,7 +4,8 @@ from typing import Any
 
 import pynvml
 import pytest
-from synthetic_run import GIB, GPU_SAMPLES, STANDARD, SyntheticRun, gpu_run
+from layouts import STANDARD
+from synthetic_run import GIB, GPU_SAMPLES, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats

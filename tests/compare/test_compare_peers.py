@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_run import STANDARD, edit_spans, gpu_run
+from layouts import STANDARD
+from synthetic_run import edit_spans, gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans
+from layouts import SPLIT, STANDARD, Layout
+from synthetic_run import SyntheticRun, edit_spans
 
 from placebench.compare.comparison import Comparison, compare_run, compare_sides
 from placebench.compare.explain.breakdown import path_parts

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from layouts import SPLIT, STANDARD, Layout
 from scipy.stats import false_discovery_control, ttest_1samp
-from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans, read_json
+from synthetic_run import SyntheticRun, edit_spans, read_json
 
 from placebench.compare.comparison import compare_run, compare_sides
 from placebench.compare.explain.caveats import caveats, load_meaning

@@ -5,9 +5,10 @@ import math
 from pathlib import Path
 
 import pytest
+from layouts import STANDARD, Layout
 from rich.console import Console
 from showing import write_report
-from synthetic_run import STANDARD, Layout, SyntheticRun, read_json
+from synthetic_run import SyntheticRun, read_json
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats

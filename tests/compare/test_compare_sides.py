@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from layouts import STANDARD
 from log_samples import SAMPLES, verl_log
 from scipy.stats import ttest_ind
-from synthetic_run import STANDARD, SyntheticRun, edit_spans
+from synthetic_run import SyntheticRun, edit_spans
 
 from placebench.compare.comparison import compare_run, compare_sides
 from placebench.compare.explain.breakdown import step_changes

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from layouts import SPLIT, STANDARD, Layout, step_spans
 from placed import run_placement
-from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans, record_walls, step_spans
+from synthetic_run import SyntheticRun, edit_spans, record_walls
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.measure.steps import measure_step, split_steps

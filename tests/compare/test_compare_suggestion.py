@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from layouts import Layout
 from rich.console import Console
 from showing import write_report
-from synthetic_run import GIB, GPU_WORKLOAD, Layout, SyntheticRun, gpu_run
+from synthetic_run import GIB, GPU_WORKLOAD, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.phase_times import step_model

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from layouts import STANDARD
 from placed import run_placement
-from synthetic_run import STANDARD, gpu_run
+from synthetic_run import gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.waiting import host_bound

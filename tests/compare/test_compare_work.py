@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_run import STANDARD, SyntheticRun
+from layouts import STANDARD
+from synthetic_run import SyntheticRun
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats

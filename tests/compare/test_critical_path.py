@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from layouts import ROLES, SPLIT, STANDARD, Layout
 from placed import run_placement
-from synthetic_run import ROLES, SPLIT, STANDARD, Layout
 
 from placebench.compare.measure.critical_path import SpanGraph, path_shares
 from placebench.compare.metrics import END

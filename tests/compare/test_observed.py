@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from layouts import SPLIT, STANDARD, Layout
 from observing import at, move, of_job, only, told
 from showing import printed
-from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, edit_spans, read_json
+from synthetic_run import SyntheticRun, edit_spans, read_json
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from layouts import STANDARD
 from observing import at, move, of_job, only, told
-from synthetic_run import GIB, STANDARD, edit_spans, gpu_run
+from synthetic_run import GIB, edit_spans, gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats

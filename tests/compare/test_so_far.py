@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from synthetic_run import SPLIT, STANDARD, SyntheticRun
+from layouts import SPLIT, STANDARD
+from synthetic_run import SyntheticRun
 
 from placebench.compare.measure.precision import compared_so_far
 from placebench.record.folder import Status

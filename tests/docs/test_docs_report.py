@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from layouts import SPLIT, STANDARD
 from pages import ROOT
-from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
+from synthetic_run import SyntheticRun, gpu_run
 
 from placebench.compare.explain.suggestion import NOTHING_LEFT
 from placebench.compare.metrics import placement_metrics

@@ -11,8 +11,8 @@ import pytest
 from gate_runs import invoke, run
 from hypothesis import given
 from hypothesis import strategies as st
+from layouts import STANDARD
 from pages import ROOT
-from synthetic_run import STANDARD
 
 from placebench.commands.options import parse_share
 from placebench.errors import UsageError

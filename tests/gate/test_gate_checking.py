@@ -9,7 +9,7 @@ import pytest
 from gate_runs import NOISE, run
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_run import STANDARD
+from layouts import STANDARD
 
 from placebench.errors import BaselineError, LaunchError, RegressionError
 from placebench.gate.baseline import Baseline, MeasuredPlacement, load_baseline, save_baseline

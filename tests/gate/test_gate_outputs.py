@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from gate_runs import invoke, run
-from synthetic_run import STANDARD
+from layouts import STANDARD
 
 from placebench.record.folder import Status
 

@@ -15,11 +15,12 @@ from disks import small_disk
 from gate_runs import invoke
 from google.protobuf.json_format import ParseDict
 from launching import processes_of
+from layouts import SPLIT, STANDARD
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from pages import ROOT
 from showing import write_report
-from synthetic_run import SPLIT, STANDARD, gpu_run
+from synthetic_run import gpu_run
 
 import placebench
 from placebench.commands.export import _TARGETS

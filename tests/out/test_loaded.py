@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from layouts import SPLIT, STANDARD
 from matplotlib.figure import Figure
 from pages import ROOT
 from showing import write_report
-from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run
+from synthetic_run import SyntheticRun, gpu_run
 
 import placebench
 from placebench.compare.statistics.verdicts import Verdict

@@ -9,8 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from gate_runs import invoke
+from layouts import SPLIT, STANDARD, Layout
 from pages import ROOT
-from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, gpu_run, read_json
+from synthetic_run import SyntheticRun, gpu_run, read_json
 
 import placebench
 from placebench.out.to_files import csv_text

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from launching import assert_nothing_left, plan, run
+from layouts import STANDARD
 from rich.console import Console
-from synthetic_run import STANDARD, SyntheticRun
+from synthetic_run import SyntheticRun
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.measure.precision import headline_width

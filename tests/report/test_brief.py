@@ -9,10 +9,11 @@ import pytest
 from gate_runs import invoke
 from hypothesis import example, given
 from hypothesis import strategies as st
+from layouts import SPLIT, STANDARD
 from pages import ROOT
 from rich.console import Console
 from showing import printed
-from synthetic_run import SPLIT, STANDARD, SyntheticRun
+from synthetic_run import SyntheticRun
 
 from placebench.record.folder import Status
 from placebench.report.brief import print_brief, together

@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from layouts import SPLIT, STANDARD
 from pages import ROOT
 from rich.console import Console
-from synthetic_run import SPLIT, STANDARD, SyntheticRun
+from synthetic_run import SyntheticRun
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.statistics.verdicts import Verdict

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from layouts import SPLIT, STANDARD
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
-from synthetic_run import SPLIT, STANDARD, SyntheticRun
+from synthetic_run import SyntheticRun
 
 from placebench.compare.comparison import compare_run, compare_sides
 from placebench.compare.measure.sides import read_sides

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from layouts import SPLIT, STANDARD
 from rich.console import Console
 from showing import printed, read_summary, write_report
-from synthetic_run import SPLIT, STANDARD, SyntheticRun, gpu_run, record_walls
+from synthetic_run import SyntheticRun, gpu_run, record_walls
 
 from placebench.compare.comparison import compare_run, compare_sides
 from placebench.compare.measure.sides import read_sides

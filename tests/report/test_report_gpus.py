@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from layouts import SPLIT, STANDARD
 from showing import printed, read_summary, write_report
-from synthetic_run import GPU_WORKLOAD, SPLIT, STANDARD, SyntheticRun, gpu_run
+from synthetic_run import GPU_WORKLOAD, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.record.folder import Status

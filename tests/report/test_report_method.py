@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from layouts import STANDARD
 from showing import read_summary, write_report
-from synthetic_run import STANDARD, SyntheticRun, gpu_run
+from synthetic_run import SyntheticRun, gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.measure.sides import run_sides

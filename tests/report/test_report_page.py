@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from browser import BROWSER, FLAGS
-from synthetic_run import SPLIT, STANDARD, SyntheticRun
+from layouts import SPLIT, STANDARD
+from synthetic_run import SyntheticRun
 
 from placebench.report.build import build_report
 

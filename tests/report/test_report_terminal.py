@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from layouts import SPLIT, STANDARD
 from rich.console import Console
 from showing import printed
-from synthetic_run import SPLIT, STANDARD, SyntheticRun
+from synthetic_run import SyntheticRun
 
 from placebench.compare.statistics.verdicts import Verdict
 from placebench.report.tables import Grid

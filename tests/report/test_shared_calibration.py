@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from synthetic_run import Layout, SyntheticRun, read_json
+from layouts import Layout
+from synthetic_run import SyntheticRun, read_json
 
 from placebench.cli import main
 from placebench.record.folder import write_json

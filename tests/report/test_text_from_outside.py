@@ -21,10 +21,11 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layouts import SPLIT, STANDARD, Layout
 from markdown_it import MarkdownIt
 from pages import ROOT
 from rich.text import Text
-from synthetic_run import SPLIT, STANDARD, Layout, SyntheticRun, read_json
+from synthetic_run import SyntheticRun, read_json
 
 from placebench.cli import main
 from placebench.host.terminal import new_console, printable, say_json

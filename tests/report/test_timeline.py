@@ -3,7 +3,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_run import STANDARD, SyntheticRun, edit_spans
+from layouts import STANDARD
+from synthetic_run import SyntheticRun, edit_spans
 
 from placebench.compare.comparison import compare_run
 from placebench.report.timeline import timeline

@@ -21,8 +21,9 @@ import uvicorn
 from browser import BROWSER, looked_at
 from click.testing import CliRunner
 from growing_run import GrowingRun
+from layouts import SPLIT, STANDARD
 from serve_requests import TOKEN
-from synthetic_run import SPLIT, STANDARD, SyntheticRun
+from synthetic_run import SyntheticRun
 
 from placebench.cli import main
 from placebench.errors import UsageError
