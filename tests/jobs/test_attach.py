@@ -119,6 +119,7 @@ def test_a_worker_of_an_engine_says_that_it_is_one_s_child_and_its_gpu(tmp_path:
         "from types import SimpleNamespace\n"
         "cuda = SimpleNamespace(is_initialized=lambda: True, current_device=lambda: 0,"
         " get_device_properties=lambda _: SimpleNamespace(uuid='1234'))\n"
+        "_C = SimpleNamespace(_cuda_hasPrimaryContext=lambda _: True)\n"
     )
     program = """
 import os, torch
@@ -184,26 +185,31 @@ for _ in range(3):
     assert done.stderr.count("placebench: no more spans from process") == 1
 
 
-def test_the_gpu_of_torch_is_named_once_there_is_one(tmp_path: Path) -> None:
+def test_the_gpu_of_torch_is_named_once_there_is_a_context_on_it(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("""
 class cuda:
     is_there = False
     is_initialized = staticmethod(lambda: cuda.is_there)
     current_device = staticmethod(lambda: 1)
     get_device_properties = staticmethod(lambda index: type("Properties", (), {"uuid": f"uuid-of-{index}"}))
+
+class _C:
+    contexts = ()
+    _cuda_hasPrimaryContext = staticmethod(lambda index: index in _C.contexts)
 """)
     program = """
 import torch
 from placebench_attach import span
-for torch.cuda.is_there in (False, True, True):
+for torch.cuda.is_there, torch._C.contexts in ((False, ()), (True, ()), (True, (0,)), (True, (0, 1)), (True, (0, 1))):
     with span("gen"):
         pass
 """
-    assert run_python(program, tmp_path).returncode == 0
+    done = run_python(program, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
     (path,) = (tmp_path / "spans").iterdir()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line["kind"] for line in lines] == ["process", "span", "device", "span", "span"]
-    assert lines[2]["device"] == "GPU-uuid-of-1"
+    assert [line["kind"] for line in lines] == ["process", "span", "span", "span", "device", "span", "span"]
+    assert lines[4]["device"] == "GPU-uuid-of-1"
 
 
 def test_an_engine_that_pauses_or_works_long_has_several_spans(tmp_path: Path) -> None:

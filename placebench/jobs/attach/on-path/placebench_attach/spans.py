@@ -5,7 +5,7 @@
   `ray_gpus` and `ray_actor` (of a worker of Ray's: the GPUs that Ray has allotted to it, and its name if it has one),
   and `environment`: the variables that say what it is.
   A process whose number is used again begins anew in the same file.
-- `device`: `device`, the UUID of the GPU that torch uses here, as soon as there is one.
+- `device`: `device`, the UUID of the GPU that torch has a context on here, as soon as there is one.
 - `span`: `name`, `source` (see below), `start` and `end` in seconds of the host's monotonic clock.
 - `note`: `text`, what the user should know, such as a framework whose timers are not as expected.
 
@@ -84,12 +84,18 @@ class SpanFile:
         # torch is asked of its GPU only where it uses one: to ask earlier would make a context that the job has not.
         if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
             return
-        self._has_device = True
         try:
-            properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-            _append(descriptor, json.dumps({"kind": "device", "device": f"GPU-{properties.uuid}"}))
+            index = torch.cuda.current_device()
+            # A controller that has but seeded torch or counted GPUs would name the first of all it sees: nothing public
+            # says whether it has a context.
+            if not torch._C._cuda_hasPrimaryContext(index):
+                return
+            device = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+            line = json.dumps({"kind": "device", "device": device})
         except (AttributeError, RuntimeError) as error:  # an older torch, or a GPU that is lost
-            _append(descriptor, _note(f"torch does not say which GPU it uses: {error}"))
+            line = _note(f"torch does not say which GPU it uses: {error}")
+        self._has_device = True
+        _append(descriptor, line)
 
     def _begin_anew(self) -> None:
         self._lock = threading.Lock()
