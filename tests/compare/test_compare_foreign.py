@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from layouts import SPLIT, STANDARD
+from observing import of_job
 from synthetic_run import GIB, edit_spans, gpu_run
 
 from placebench.compare.comparison import compare_run
@@ -16,11 +17,18 @@ PACE = 10.0
 MEASURED_FROM = {"standard": 1003 + 4 * 13.0, "split": 1003 + 4 * 18.3}
 
 
-def warnings(path: Path, name: str, edit: Callable[[dict[str, Any]], None], **changes: Any) -> list[str]:
+def warnings(
+    path: Path,
+    name: str,
+    edit: Callable[[dict[str, Any]], None],
+    *,
+    of_user: bool = False,
+    **changes: Any,
+) -> list[str]:
     """Warnings of one launch after an edit of its samples; the job's allocator reserves all that is in use."""
     layout = {"standard": STANDARD, "split": SPLIT}[name]
     run = gpu_run(**{"rounds": 1, "steps": 5, "layouts": {name: layout}, "pace": lambda *_: PACE} | changes)
-    path = run.write(path / "run")
+    path = of_job(run, path / "run") if of_user else run.write(path / "run")
 
     def reserve(span: dict[str, Any]) -> None:
         if span["device"] != "controller":
@@ -114,6 +122,11 @@ def test_load_while_the_job_has_no_work_on_the_device(tmp_path: Path) -> None:
     assert warnings(tmp_path, "split", load(0.6)) == [
         "round 1 split: gpu:1 was 53 % busy while no phase of the job ran on it: another process"
     ]
+
+
+def test_load_that_a_framework_may_make_between_its_phases(tmp_path: Path) -> None:
+    said = "round 1 split: gpu:1 was 53 % busy while no phase of the job ran on it: work between its phases, or another"
+    assert f"{said} process" in warnings(tmp_path, "split", load(0.6), of_user=True)
 
 
 def test_little_load_and_what_is_left_of_a_phase_tell_nothing(tmp_path: Path) -> None:

@@ -56,7 +56,9 @@ def other_processes(side: RunSide, launch: Launch, measured: pd.DataFrame) -> It
         if not shown and device in unexplained:
             yield f"{where} {unexplained[device]}"
         if (load := _idle_load(launch, device)) > FOREIGN_LOAD:
-            yield f"{where} was {quantity(load, '1')} busy while no phase of the job ran on it: {OTHER}"
+            # A framework also works between what it times, as verl does when it hands a batch out.
+            what = OTHER if side.run.record.job is None else f"work between its phases, or {OTHER}"
+            yield f"{where} was {quantity(load, '1')} busy while no phase of the job ran on it: {what}"
 
 
 def _present(measured: pd.DataFrame, first_bytes: float, *, has_one: bool) -> Iterator[str]:
