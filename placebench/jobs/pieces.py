@@ -35,14 +35,19 @@ class Piece:
 
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """Pieces with what an engine writes bit by bit, while it is at work, in one where nothing comes between."""
+    """Pieces in order of their ends, with what an engine writes bit by bit, while it is at work, in one.
+
+    Pieces of other devices may come between those of one, but none of its own.
+    """
     found: list[Piece] = []
+    latest: dict[str, int] = {}
     for piece in pieces:
-        last = found[-1] if found else piece
+        last = found[latest[piece.device]] if piece.device in latest else piece
         gap = piece.timing.start - last.timing.end
         if piece.source == ENGINE and replace(piece, timing=last.timing) == last and 0 <= gap <= _ENGINE_GAP_S:
-            found[-1] = replace(last, timing=replace(last.timing, end=piece.timing.end))
+            found[latest[piece.device]] = replace(last, timing=replace(last.timing, end=piece.timing.end))
         else:
+            latest[piece.device] = len(found)
             found.append(piece)
     return found
 

@@ -190,6 +190,16 @@ def test_bits_of_an_engine_s_work_are_one_and_what_comes_after_the_last_step_is_
     assert found == [(1, "gen", 11.0, 11.5), (1, "gen", 11.6, 11.7), (2, "update_actor", 29.0, 30.0)]
 
 
+def test_bits_of_engines_that_work_beside_each_other_are_one_on_each_device(tmp_path: Path) -> None:
+    spans = attached(tmp_path, "standard")
+    leave(tmp_path, 1, span("gen", 11, 15), span("step", 10, 20))
+    for number in (0, 1):
+        bits = [(start + number / 128, start + number / 128 + 0.234375) for start in (11.0, 11.25, 11.5)]
+        leave(tmp_path, 2 + number, device(number), *(span("gen", *bit, "engine") for bit in bits))
+    found = [(row[4], row[5], row[6]) for row in rows(spans) if row[4] != "controller"]
+    assert found == [("GPU-0", 11.0, 11.734375), ("GPU-1", 11.0078125, 11.7421875)]
+
+
 def test_what_ends_after_its_step_waits_for_the_next_call(tmp_path: Path) -> None:
     read = attached(tmp_path, "standard")
     leave(tmp_path, 1, device(0), span("gen", 11, 12, "engine"), span("gen", 19, 22, "engine"))
