@@ -1,5 +1,6 @@
 """A baseline: what the launches of a run measured, and all that must be equal to compare a later run with it."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,8 +109,9 @@ def measured_run(path: Path, placement: str | None = None) -> Baseline:
         UsageError: the folder is not a run's, or has no such placement.
     """
     run = load_run(path)
+    _refuse_unknown(placement, path, [one.name for one in run.placements])
     record = run.record
-    whole = Baseline(
+    return Baseline(
         placebench=__version__,
         run=run.name,
         measured=record.started or utc_now(),
@@ -117,9 +119,8 @@ def measured_run(path: Path, placement: str | None = None) -> Baseline:
         versions=record.versions,
         workload=record.work,
         launcher=record.launcher,
-        placements={side.name: _measured(side) for side in measure_run(run)},
+        placements={side.name: _measured(side) for side in measure_run(run, placement)},
     )
-    return _chosen(whole, path, placement)
 
 
 def _measured(side: RunSide) -> MeasuredPlacement:
@@ -199,15 +200,14 @@ def load_baseline(path: Path, placement: str | None = None) -> Baseline:
             why = ": it was shared without its raw files" if folder.lacks_raw_files else " in this folder"
             raise BaselineError(f"{path}: no baseline: there is no run.json{why}")
         return measured_run(path, placement)
-    return _chosen(_read_baseline(path), path, placement)
+    baseline = _read_baseline(path)
+    _refuse_unknown(placement, path, baseline.placements)
+    return baseline if placement is None else baseline.only(placement)
 
 
-def _chosen(baseline: Baseline, path: Path, placement: str | None) -> Baseline:
-    if placement is None:
-        return baseline
-    if placement not in baseline.placements:
-        raise UsageError(f"{path} has no placement {shown(placement)}: it has {', '.join(baseline.placements)}")
-    return baseline.only(placement)
+def _refuse_unknown(placement: str | None, path: Path, names: Iterable[str]) -> None:
+    if placement is not None and placement not in (known := list(names)):
+        raise UsageError(f"{path} has no placement {shown(placement)}: it has {', '.join(known)}")
 
 
 def _read_baseline(path: Path) -> Baseline:

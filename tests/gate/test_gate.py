@@ -170,6 +170,23 @@ def test_the_command_passes_and_fails(tmp_path: Path) -> None:
     assert invoke("check", f"{slower}:split", "--baseline", baseline).exit_code == 1
 
 
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs and baselines, good ones and others."""
+    folder = tmp_path_factory.mktemp("ends")
+    run(folder / "run")
+    run(folder / "single", rounds=1)
+    run(folder / "failed", statuses={(2, "split"): Status.OOM, (3, "split"): Status.PLANNED})
+    save_baseline(run(folder / "before"), folder / "base.json")
+    (folder / "empty").mkdir()
+    (folder / "shared").mkdir()
+    shutil.copy(ROOT / "runs" / "reference" / "4x-h200" / "ppo-7b" / "summary.json", folder / "shared")
+    (folder / "broken.json").write_text("{")
+    kept = json.loads((folder / "base.json").read_text())
+    (folder / "older.json").write_text(json.dumps({**kept, "schema_version": 0}))
+    return folder
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
@@ -228,19 +245,11 @@ def test_the_command_passes_and_fails(tmp_path: Path) -> None:
     ],
 )
 def test_other_ends_have_their_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, reason: str
+    ends: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, reason: str
 ) -> None:
+    shutil.copytree(ends, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    run(Path("run"))
-    run(Path("single"), rounds=1)
-    run(Path("failed"), statuses={(2, "split"): Status.OOM, (3, "split"): Status.PLANNED})
-    save_baseline(run(Path("before")), Path("base.json"))
-    Path("empty").mkdir()
-    Path("shared").mkdir()
-    shutil.copy(ROOT / "runs" / "reference" / "4x-h200" / "ppo-7b" / "summary.json", "shared")
-    Path("broken.json").write_text("{")
     kept = Path("base.json").read_text()
-    Path("older.json").write_text(json.dumps({**json.loads(kept), "schema_version": 0}))
     result = invoke(*arguments)
     assert result.exit_code == code, result.output
     assert Path("base.json").read_text() == kept
