@@ -19,6 +19,8 @@ from placebench.spec.launchers import TORCHRUN
 
 RUN = (sys.executable, "-m", "placebench", "run", "--launcher", "torchrun", "--devices", "cpu:2", "--rounds", "1")
 SMALL = ("--warmup-steps", "1", "--batch-size", "16", "--mini-batch-size", "8", "--set", "algorithm.name=grpo")
+# With these it is the work of `replicas_job`, three steps long.
+AS_UNDER_RAY = ("--set", "batch.group_size=4", "--set", "sharding=shard", "--set", "trace_kernels=false")
 RESULTS = ("critic/score/mean", "critic/advantages/max", "actor/pg_loss", "actor/kl_loss", "actor/grad_norm")
 
 
@@ -33,18 +35,6 @@ def env(tmp_path: Path, temp: Path) -> Iterator[dict[str, str]]:
     assert list(temp.iterdir()) == []
 
 
-def test_it_is_the_training_of_ray(tmp_path: Path, replicas_job: Job) -> None:
-    under_ray = replicas_job
-    under_torchrun = run_job(tmp_path / "job", "ddp:2", 2, *GRPO, "sharding=shard", launcher=TORCHRUN)
-    assert_same_training(under_torchrun, under_ray, RESULTS)
-    # Its ranks leave each other in order, where those of a Ray of the launch's own are killed at once.
-    leaving = {(0, "stop", None, "replicas", f"cpu:{rank}") for rank in range(2)}
-    assert _spans(under_torchrun) == leaving | {
-        (step, str(phase).replace("_ray", "_torchrun"), *rest) for step, phase, *rest in _spans(under_ray)
-    }
-    assert _processes(under_torchrun) == _processes(under_ray)
-
-
 def _spans(job: Job) -> set[tuple[object, ...]]:
     return {tuple(span[key] for key in ("step", "phase", "role", "pool", "device")) for span in job.spans}
 
@@ -54,8 +44,11 @@ def _processes(job: Job) -> list[tuple[object, ...]]:
     return [tuple(row[key] for key in ("device", "pool", "rank", "threads")) for row in rows]
 
 
-def test_a_run_compares_replicas_without_ray_and_leaves_nothing(tmp_path: Path, env: dict[str, str]) -> None:
-    words = [*RUN, *SMALL, "--steps", "2", "--placements", "ddp:1,ddp:2", "--verbose", "--out", str(tmp_path / "runs")]
+def test_a_run_compares_replicas_without_ray_trains_as_under_ray_and_leaves_nothing(
+    tmp_path: Path, env: dict[str, str], replicas_job: Job
+) -> None:
+    words = [*RUN, *SMALL, *AS_UNDER_RAY, "--steps", "3", "--placements", "ddp:1,ddp:2", "--verbose"]
+    words += ["--out", str(tmp_path / "runs")]
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=540)
     assert done.returncode == 0, done.stderr
     folder = RunFolder(next((tmp_path / "runs").iterdir()))
@@ -64,13 +57,26 @@ def test_a_run_compares_replicas_without_ray_and_leaves_nothing(tmp_path: Path, 
     threads = set()
     for trial in folder.trials():
         assert trial.status is Status.DONE
-        assert [row["step"] for row in read_jsonl(trial.steps)] == [1, 2]
+        assert [row["step"] for row in read_jsonl(trial.steps)] == [1, 2, 3]
         devices = {row["device"] for row in read_jsonl(trial.processes)} - {"controller"}
         assert devices <= {row["device"] for row in read_jsonl(trial.device_samples) if row["kind"] == "sample"}
         threads |= {row["threads"] for row in read_jsonl(trial.processes) if row["device"] != "controller"}
         assert "Error" not in trial.log.read_text()
     assert len(threads) == 1  # as many in each arm, whatever torchrun sets by itself
     assert "Scaling of replicas" in done.stdout
+
+    (trial,) = (one for one in folder.trials() if one.path.name == "01-ddp-2")
+    _assert_as_under_ray(Job(trial, 0, ""), replicas_job)
+
+
+def _assert_as_under_ray(under_torchrun: Job, under_ray: Job) -> None:
+    assert_same_training(under_torchrun, under_ray, RESULTS)
+    # Its ranks leave each other in order, where those of a Ray of the launch's own are killed at once.
+    leaving = {(0, "stop", None, "replicas", f"cpu:{rank}") for rank in range(2)}
+    assert _spans(under_torchrun) == leaving | {
+        (step, str(phase).replace("_ray", "_torchrun"), *rest) for step, phase, *rest in _spans(under_ray)
+    }
+    assert _processes(under_torchrun) == _processes(under_ray)
 
 
 @pytest.mark.slow
