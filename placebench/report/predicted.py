@@ -282,9 +282,13 @@ def about_choice(found: Predictions) -> Iterator[str]:
         ends = found.interval_over_fastest(one)
         more, interval = change(ratio, ends.low if ends else float("nan"), ends.high if ends else float("nan"))
         told = f"{more} time{f' ({interval})' if interval else ''}"
-        if one in found.tied:
-            why = "" if ends else ", and too few predictions of this kind were tested to tell"
-            yield f"Tie: {one.placement.name} may be as fast as {best.placement.name}; its step takes {told}{why}."
+        if one in found.tied and ends is None:
+            yield (
+                f"Cannot say whether {best.placement.name} is faster than {one.placement.name}: a step of the latter is"
+                f" predicted to take {told}, but too few predictions of this kind were compared with runs."
+            )
+        elif one in found.tied:
+            yield f"Tie: {one.placement.name} may be as fast as {best.placement.name}; its step takes {told}."
         else:
             yield f"{best.placement.name} is faster: a step of {one.placement.name} takes {told}."
 

@@ -67,6 +67,14 @@ def test_a_run_whose_launches_differ_by_more_than_its_placements_tells_no_faster
     assert not split.is_tied
 
 
+def test_what_no_prediction_of_its_kind_was_tested_for_is_not_said_to_be_a_tie() -> None:
+    words = ("--from", REFERENCE / "ppo-7b", "--placements", "standard,split", "--devices", "gpu:8x2@141GiB")
+    said = " ".join(invoke(*words).output.split())
+    assert "Cannot say whether standard is faster than split: a step of the latter is predicted to take " in said
+    assert "Tie: " not in said
+    assert "unknown, as only 0 cases of this kind were compared with a run" in said
+
+
 def test_placements_that_were_both_run_are_told_apart_as_their_launches_tell_them() -> None:
     words = ("--from", REFERENCE / "ppo-7b", "--placements", "standard,split")
     _, split = predicted(*words).placements
