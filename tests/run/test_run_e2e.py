@@ -171,10 +171,15 @@ def test_a_real_launch_goes_on_after_ctrl_z_and_nothing_of_it_outlasts_its_kille
         command.kill()
         wait_for(lambda: not (list(temp.glob("placebench-*")) or processes_of(temp)))
     assert_nothing_left(temp)
+
     # A connection that has ended stays known to the kernel for a while; of the ports of Ray one is always the same, and
     # another test's may have it by now.
-    left = [one for one in psutil.net_connections() if one.status == psutil.CONN_LISTEN and one.laddr in ports]
-    assert {one.pid for one in left}.isdisjoint({*of_run, None})
+    def listening() -> set[int | None]:
+        left = [one for one in psutil.net_connections() if one.status == psutil.CONN_LISTEN and one.laddr in ports]
+        return {one.pid for one in left}
+
+    # A process that is ending has no command any more before its sockets close.
+    wait_for(lambda: listening().isdisjoint({*of_run, None}), 30)
     folder = next(path for path in tmp_path.iterdir() if path.is_dir())
     assert RunFolder(folder).trial(1, "standard").status is Status.INTERRUPTED
     assert len(list(read_jsonl(RunFolder(folder).trial(1, "standard").pauses))) == 1
