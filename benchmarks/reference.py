@@ -69,12 +69,18 @@ def _describe(record: RunFile, into: Path) -> list[str]:
         "```bash",
         shlex.join(record.command),
         *(_line(resumption.command, run) for resumption in record.resumptions),
-        f"python benchmarks/reference.py {run} --into {into}",
+        f"python benchmarks/reference.py {run} --into {_in_checkout(into)}",
         "```",
         "",
         *facts(record),
         f"- started {record.started}; {plural(record.rounds, 'launch', 'launches')} of each placement",
     ]
+
+
+def _in_checkout(folder: Path) -> Path:
+    """A folder of this checkout as its root has it, wherever that lies on this host."""
+    root, resolved = Path(__file__).resolve().parents[1], folder.resolve()
+    return resolved.relative_to(root) if resolved.is_relative_to(root) else folder
 
 
 def facts(record: RunFile) -> list[str]:

@@ -45,3 +45,10 @@ def test_a_run_that_was_not_gone_on_with_has_one_command(tmp_path: Path) -> None
     commands = keep(SyntheticRun(rounds=1).write(tmp_path / "run"), tmp_path / "kept").splitlines()
     assert commands[0] == "placebench run --placements standard,split"
     assert len(commands) == 2
+
+
+def test_no_kept_result_says_where_its_files_lay_on_a_host() -> None:
+    kept = [path for path in (ROOT / "runs" / "reference").rglob("*") if path.suffix in (".json", ".md")]
+    assert kept
+    placed = re.compile(r'--(?:into|out)(?:[ =]|",\s*")/')
+    assert [path for path in kept if placed.search(path.read_text())] == []
