@@ -21,6 +21,7 @@ import click
 import sizes_launch
 from sizes_launch import Sizes, batch_of, size_of
 
+from placebench.errors import PlacebenchError
 from placebench.host.devices import discover
 from placebench.plan.plan import make_plan
 from placebench.plan.request import RunRequest
@@ -81,7 +82,10 @@ def main(
     found = discover(parse_devices(devices) if devices else None)
     into.mkdir(parents=True, exist_ok=True)
     if on is not None:
-        measure(models[0], found[0].kind, into, seconds, points, traced, repeats, settings)
+        try:
+            measure(models[0], found[0].kind, into, seconds, points, traced, repeats, settings)
+        except PlacebenchError as error:
+            raise click.ClickException(f"--model {models[0]}: {error}") from None
         return
     lanes = [models[lane :: len(found)] for lane in range(min(len(found), len(models)))]
 

@@ -100,6 +100,7 @@ class Side:
     "--sequences", "counts", multiple=True, default=[64], show_default=True, type=click.IntRange(1), help="Prompts."
 )
 @click.option("--way", "ways", multiple=True, type=click.Choice(list(WAYS)), help="Of vLLM alone; all unless given.")
+@click.option("--alone", is_flag=True, help="The rollout alone, without log-probabilities: nothing of vLLM's own.")
 @click.option("--pairs", default=1, show_default=True, type=click.IntRange(1), help="Turns of each side.")
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1), help="Of a turn; the fastest counts.")
 @click.option("--into", type=click.Path(path_type=Path), help="A file for all rows, as JSON lines.")
@@ -110,6 +111,7 @@ def main(
     models: tuple[str, ...],
     counts: tuple[int, ...],
     ways: tuple[str, ...],
+    alone: bool,
     pairs: int,
     repeats: int,
     into: Path | None,
@@ -123,7 +125,8 @@ def main(
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     begun = time.monotonic()
-    sides = [Side(model, name) for model in models for name in (ROLLOUT, *(ways or WAYS))]
+    others = () if alone else ways or tuple(WAYS)
+    sides = [Side(model, name) for model in models for name in (ROLLOUT, *others)]
     try:
         there = [one for one in sides if one.answer()]
         print(f"{len(there)} of {len(sides)} engines after {time.monotonic() - begun:.0f} s", flush=True)
@@ -131,7 +134,7 @@ def main(
             for model in models:
                 mine = [one for one in there if one.model == model]
                 tokens = _workload(settings, model, max(counts)).batch.max_response_length
-                _compare(mine, counts, pairs, tokens, stream)
+                _compare(mine, counts, pairs, tokens, stream, asked=(False,) if alone else (False, True))
     finally:
         for one in sides:
             one.dismiss()
@@ -141,8 +144,19 @@ def main(
         raise click.ClickException("not every engine came up; see above")
 
 
-def _compare(sides: Sequence[Side], counts: Sequence[int], pairs: int, tokens: int, stream: TextIO) -> None:
-    """Measure one model's sides, print each row as it comes and what they tell together."""
+def _compare(
+    sides: Sequence[Side], counts: Sequence[int], pairs: int, tokens: int, stream: TextIO, *, asked: Sequence[bool]
+) -> None:
+    """Measure one model's sides, print each row as it comes and what they tell together.
+
+    Args:
+        sides: that take turns.
+        counts: of prompts.
+        pairs: turns of each side.
+        tokens: of a response.
+        stream: for the rows.
+        asked: whether for log-probabilities.
+    """
     rows: list[dict[str, Any]] = []
 
     def keep(row: dict[str, Any]) -> None:
@@ -152,7 +166,7 @@ def _compare(sides: Sequence[Side], counts: Sequence[int], pairs: int, tokens: i
     for count in sorted(counts, reverse=True):
         for pair in range(pairs):
             for side in sides if pair % 2 == 0 else reversed(sides):
-                for log_probs in (False, True):
+                for log_probs in asked:
                     if row := side.ask("time", count, log_probs):
                         keep(row)
                         print(_line(row, tokens), flush=True)

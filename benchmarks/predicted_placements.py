@@ -47,6 +47,10 @@ _GRPO = {"algorithm.name": "grpo", "batch.size": 128, "batch.mini_batch_size": 6
 WORKS: Mapping[str, Work] = {
     "1.5b": Work("qwen2.5-1.5b", PPO, {}),
     "7b": Work("qwen2.5-7b", PPO, _7B),
+    # One mini-batch a step, in micro-batches as large as memory allows.
+    "7b-80": Work(
+        "qwen2.5-7b", PPO, {"batch.size": 80, "batch.mini_batch_size": 80, "batch.micro_batch_tokens": 10240}
+    ),
     # A batch that three devices divide.
     "1.5b-more": Work(
         "qwen2.5-1.5b",
