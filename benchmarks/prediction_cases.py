@@ -3,8 +3,8 @@
 import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import permutations, product
 from math import nan
 from pathlib import Path
 from statistics import fmean
@@ -243,6 +243,22 @@ def predicted_before(path: Path) -> Iterator[Result]:
     for folder in own_host_folders(path):
         name = f"{path.name}/{folder.parent.name}/{folder.name}"
         yield from _of_file(folder / "errors.csv", folder / "predictions.json", name)
+
+
+def other_token_budgets(path: Path) -> Iterator[Result]:
+    """Steps with one size of micro-batches, each by the same steps with one other."""
+    for folder in sorted(path.glob("grid/*")):
+        name = f"{path.name}/{folder.parent.name}/{folder.name}"
+        files = [read_calibration(one) for one in sorted(folder.glob("calibration-*.json"))]
+        for source, target in permutations(files, 2):
+            before, now = (file.cases[0].workload["batch"]["micro_batch_tokens"] for file in (source, target))
+            group = f"{name}, micro-batches of {before:,} to {now:,} tokens"
+            measured = Folder(name, target, "", frozenset())
+            for case in target.cases:
+                result = _result(PredictionClass.OTHER_SIZE, group, [source], measured, case)
+                batch = case.workload["batch"]
+                size = f"{batch['size']}x{batch['max_prompt_length']}+{batch['max_response_length']}"
+                yield replace(result, kept=replace(result.kept, case=size))
 
 
 def own_host_folders(path: Path) -> list[Path]:

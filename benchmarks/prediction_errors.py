@@ -4,9 +4,10 @@
 
 Every case is a placement that was measured and that the predictor did not see: of each folder of runs/reference the
 placements after its first one, predicted from the first one alone (same run), and all placements of every folder
-predicted from each other folder alone; and what runs/reference/calibration holds of steps that were predicted before
-they were run. Coverage is that of intervals which come from the cases of other folders. `--write-table` keeps the cases
-as the table that `placebench predict` takes its intervals from.
+predicted from each other folder alone; and what runs/reference/calibration holds: steps that were predicted before they
+were run, and steps with micro-batches of one size predicted from those of another. Coverage is that of intervals which
+come from the cases of other folders. `--write-table` keeps the cases as the table that `placebench predict` takes its
+intervals from.
 
 The others: `a + b/n`, the phases' times as measured, fitted to the numbers of devices that there are, which knows of
 the same work alone; and the operations of a step at the share of the peak that the first measured placement reached.
@@ -31,6 +32,7 @@ from prediction_cases import (
     Result,
     from_one_gpu,
     model_of,
+    other_token_budgets,
     predicted_before,
     read_folders,
     results,
@@ -54,7 +56,8 @@ LARGE_BYTES = 16 << 30
 def main(write_table: bool) -> None:
     """Print errors, coverage and memory errors as Markdown tables."""
     folders = read_folders()
-    found = [*results(folders), *predicted_before(REFERENCE / "calibration")]
+    kept = REFERENCE / "calibration"
+    found = [*results(folders), *predicted_before(kept), *other_token_budgets(kept)]
     _print_table("Steps", ("class", "n", "mean", "worst", "GPU-bound", "host-bound", "90 % covers"), _classes(found))
     ways = list(_ways(found))
     _print_table("Steps beside other ways to predict them", ("class", "way", "n", "mean", "ours", "nearer"), ways)
@@ -162,8 +165,8 @@ def _generation(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
 
 
 def _orders(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
-    # What was predicted beforehand is of different work, whose order tells nothing of placements.
-    for kind, alike in _of_classes([one for one in found if one.rivals]):
+    # What calibrations have is of different work, whose order tells nothing of placements.
+    for kind, alike in _of_classes([one for one in found if not one.folder.startswith("calibration")]):
         right = [
             (first.kept.measured_s < second.kept.measured_s) == (first.kept.predicted_s < second.kept.predicted_s)
             for number, first in enumerate(alike)

@@ -41,9 +41,10 @@ class Factor:
     """Standard deviation of its logarithm."""
 
 
-# What is believed of every part before it is measured, by the benchmark of an H100 (runs/reference/calibration).
-# Kernels of training reach some two thirds of the peak, those that move memory most of its rate. What a host takes is
-# known to within a factor of two; what a sequence takes of a token step is from those of 64 and 256 sequences.
+# What is believed of every part before it is measured, by the benchmark of an H100; what the host takes for
+# micro-batches and steps of the optimizer by several sizes of them on an H200 (runs/reference/calibration). Kernels of
+# training reach some two thirds of the peak, those that move memory most of its rate. What a host takes is known to
+# within a factor of two; what a sequence takes of a token step is from those of 64 and 256 sequences.
 FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
     Activity.GENERATE: {
         "weights": Factor(1.3, 0.1),
@@ -61,7 +62,7 @@ FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
         "attention": Factor(2.5, 0.3),
         "memory": Factor(1.2, 0.4),
         "weights": Factor(2.0, 0.5),
-        "block": Factor(1.4e-3, 0.5),
+        "block": Factor(1.2e-3, 0.5),
         "micro-batch": Factor(3e-3, 0.7),
         "phase": Factor(1e-2, 0.7),
         "collective": Factor(0.4, 0.5),
@@ -73,7 +74,8 @@ FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
         "memory": Factor(1.5, 0.4),
         "weights": Factor(1.6, 0.4),
         "optimizer": Factor(1.6, 0.4),
-        "block": Factor(5.5e-3, 0.4),
+        "block": Factor(4.2e-3, 0.4),
+        "step": Factor(6e-2, 0.6),
         "micro-batch": Factor(7e-3, 0.7),
         "phase": Factor(1e-2, 0.7),
         "collective": Factor(0.4, 0.5),
@@ -227,7 +229,7 @@ def _passes(work: RankWork, peak: DevicePeak, table: _Table) -> PhaseParts:
     return table.parts(
         (units, *(count for _, count in steps)),
         (kernels, *(one for one, _ in steps)),
-        ({"block": float(shape.num_hidden_layers)}, *({} for _ in steps)),
+        ({"block": float(shape.num_hidden_layers)}, *({"step": 1.0} for _ in steps)),
         {"phase": 1.0, "micro-batch": units},
         {"collective": units * collective, "ranks": units * shape.num_hidden_layers * (work.devices > 1)},
         (collective, *(0.0 for _ in steps)),

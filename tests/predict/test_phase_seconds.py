@@ -176,7 +176,7 @@ def test_what_another_model_measured_counts_less(monkeypatch: pytest.MonkeyPatch
     # A reward model in the job makes the reference no other model.
     assert seconds(own, other, shapes=replace(SHAPES, reward=small.actor)) == beside
     monkeypatch.setattr(estimating, "OTHER_MODEL_NOISE", 0.0)
-    assert alone < beside < (alone + seconds(own, other)) / 2
+    assert alone < beside < seconds(own, other)
 
 
 def test_a_launch_tells_of_the_host_and_a_benchmark_of_the_kernels_alone() -> None:
