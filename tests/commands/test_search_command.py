@@ -53,21 +53,21 @@ def test_what_is_found_is_predicted_alike_by_predict_and_no_slower_than_the_usua
 
 
 def test_the_text_is_that_of_the_predictions_with_who_moves_and_what_no_word_says() -> None:
-    result = invoke("--from", REFERENCE / "ppo-1.5b-placements", "--max-staleness", 1, "--price", 2)
+    result = invoke("--from", REFERENCE / "ppo-7b", "--max-staleness", 1, "--price", 2)
     assert result.exit_code == 0, result.output
     # A word of a command is not broken.
     assert all(len(line) <= 80 or line.startswith("    --placements ") for line in result.output.splitlines())
     shown = " ".join(result.output.split())
     assert "The fastest placements that train the same; the fastest is " in shown
     assert "on weights up to 1 update old, which changes what is trained" in shown
-    assert "How far to trust this (same run, generation waits for the host): " in shown
+    assert "How far to trust this (same run, generation does not wait for the host: standard, " in shown
     assert "To decide it (write the files first, with --write DIR here; " in shown
     assert "DIR/actor" in shown
     assert "--write DIR writes the files for --placements." in shown
 
 
 def test_the_command_that_decides_names_the_files_that_were_written() -> None:
-    result = invoke("--from", REFERENCE / "ppo-1.5b-placements", "--max-staleness", 1, "--write", "my files")
+    result = invoke("--from", REFERENCE / "ppo-7b", "--write", "my files")
     (command,) = re.findall(r"^To decide it.*?:\n  placebench (.*?[^\\])$", result.output, re.DOTALL | re.MULTILINE)
     words = shlex.split(command.replace("\\\n", ""))
     assert "write the files first" not in result.output
@@ -79,7 +79,7 @@ def test_the_command_that_decides_names_the_files_that_were_written() -> None:
         name = Path(word).stem if word.endswith(".yaml") else word
         assert f"placement {name}," in planned.output
     assert "devices   4 × GPU, 139 GiB each" in planned.output
-    assert "264 sequences" in planned.output
+    assert "64 sequences" in planned.output
 
 
 def test_a_thousand_gpus_are_searched_with_files_that_load(monkeypatch: pytest.MonkeyPatch) -> None:
