@@ -123,6 +123,8 @@ def main(
     if side:
         _serve(_workload(settings, str(of), max(counts)), side, repeats)
         return
+    if alone and ways:
+        raise click.UsageError("--alone leaves out all of vLLM's own ways, so that --way has nothing to choose from")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     begun = time.monotonic()
     others = () if alone else ways or tuple(WAYS)

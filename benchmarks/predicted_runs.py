@@ -180,11 +180,15 @@ def cases_by_name(files: Iterable[CalibrationFile]) -> dict[str, list[MeasuredCa
     found: dict[str, list[MeasuredCase]] = {}
     for file in files:
         for case in file.cases:
-            batch = case.workload["batch"]
-            size = f"{batch['size']}x{batch['max_prompt_length']}+{batch['max_response_length']}"
-            name = f"{case.workload['model']}-{case.workload['algorithm']['name']}-{size}"
+            name = f"{case.workload['model']}-{case.workload['algorithm']['name']}-{size_of_case(case)}"
             found.setdefault(name, []).append(case)
     return found
+
+
+def size_of_case(case: MeasuredCase) -> str:
+    """A case's sequences, prompt and response tokens, as `calibrate_predictor.py` takes them."""
+    batch = case.workload["batch"]
+    return f"{batch['size']}x{batch['max_prompt_length']}+{batch['max_response_length']}"
 
 
 def compare(predictions: Path, measured: Mapping[str, Sequence[MeasuredCase]], into: Path) -> None:

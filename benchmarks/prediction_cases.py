@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from predicted_runs import size_of_case
 from scipy.optimize import nnls
 
 from placebench.compare.measure.efficiency import Work
@@ -256,9 +257,7 @@ def other_token_budgets(path: Path) -> Iterator[Result]:
             measured = Folder(name, target, "", frozenset())
             for case in target.cases:
                 result = _result(PredictionClass.OTHER_SIZE, group, [source], measured, case)
-                batch = case.workload["batch"]
-                size = f"{batch['size']}x{batch['max_prompt_length']}+{batch['max_response_length']}"
-                yield replace(result, kept=replace(result.kept, case=size))
+                yield replace(result, kept=replace(result.kept, case=size_of_case(case)))
 
 
 def own_host_folders(path: Path) -> list[Path]:

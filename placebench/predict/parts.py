@@ -1,7 +1,8 @@
 """Of what the seconds of a phase consist, at the rates of the data sheet: parts, each scaled as it was measured.
 
-A phase is units of work that are alike, token steps or micro-batches. A unit takes as long as its kernels, or as long
-as the host takes to queue them, whichever is more; beside its units a phase takes what stands still around them:
+A phase is units of work that are alike: token steps, or micro-batches and steps of the optimizer. A unit takes as long
+as its kernels, or as long as the host takes to queue them, whichever is more; beside its units a phase takes what
+stands still around them:
 
     seconds = Σ units · max(kernels, host) + exposed collectives + beyond
 
@@ -42,7 +43,7 @@ class Factor:
 
 
 # What is believed of every part before it is measured, by the benchmark of an H100; what the host takes for
-# micro-batches and steps of the optimizer by several sizes of them on an H200 (runs/reference/calibration). Kernels of
+# micro-batches and steps of the optimizer by several sizes of them on H200s (runs/reference/calibration). Kernels of
 # training reach some two thirds of the peak, those that move memory most of its rate. What a host takes is known to
 # within a factor of two; what a sequence takes of a token step is from those of 64 and 256 sequences.
 FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
@@ -75,7 +76,7 @@ FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
         "weights": Factor(1.6, 0.4),
         "optimizer": Factor(1.6, 0.4),
         "block": Factor(4.2e-3, 0.4),
-        "step": Factor(6e-2, 0.6),
+        "update": Factor(6e-2, 0.6),
         "micro-batch": Factor(7e-3, 0.7),
         "phase": Factor(1e-2, 0.7),
         "collective": Factor(0.4, 0.5),
@@ -229,7 +230,7 @@ def _passes(work: RankWork, peak: DevicePeak, table: _Table) -> PhaseParts:
     return table.parts(
         (units, *(count for _, count in steps)),
         (kernels, *(one for one, _ in steps)),
-        ({"block": float(shape.num_hidden_layers)}, *({"step": 1.0} for _ in steps)),
+        ({"block": float(shape.num_hidden_layers)}, *({"update": 1.0} for _ in steps)),
         {"phase": 1.0, "micro-batch": units},
         {"collective": units * collective, "ranks": units * shape.num_hidden_layers * (work.devices > 1)},
         (collective, *(0.0 for _ in steps)),
