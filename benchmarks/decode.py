@@ -13,7 +13,7 @@ the others wait, in turn and back, `--pairs` times.
 A token step is what a generation and one of an eighth of its length differ by, over the tokens that they differ by, so
 that prompts do not count. Of the repeats the fastest counts: whatever else the host does only slows one down.
 `kernels` is the time of a token step of the rollout with a kernel on the GPU, from traces of both lengths after all
-that is timed.
+that is timed, of the fewest `--tokens`.
 """
 
 import json
@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -66,17 +67,18 @@ class Side:
         line = self._process.stdout.readline()
         return json.loads(line) if line else None
 
-    def ask(self, what: str, sequences: int, log_probs: bool) -> dict[str, Any] | None:
+    def ask(self, what: str, sequences: int, tokens: int, log_probs: bool) -> dict[str, Any] | None:
         """A row of what was measured; None when the process has ended."""
         assert self._process.stdin is not None
         try:
-            print(json.dumps([what, sequences, log_probs]), file=self._process.stdin, flush=True)
+            print(json.dumps([what, sequences, tokens, log_probs]), file=self._process.stdin, flush=True)
         except BrokenPipeError:
             return None
         row = self.answer()
         if row is None:
             return None
-        return {"model": self.model, "side": self.name, "sequences": sequences, "log_probs": log_probs} | row
+        case = {"model": self.model, "sequences": sequences, "tokens": tokens}
+        return case | {"side": self.name, "log_probs": log_probs} | row
 
     def dismiss(self) -> None:
         """Say that nothing more will be asked."""
@@ -99,6 +101,9 @@ class Side:
 @click.option(
     "--sequences", "counts", multiple=True, default=[64], show_default=True, type=click.IntRange(1), help="Prompts."
 )
+@click.option(
+    "--tokens", "lengths", multiple=True, type=click.IntRange(2), help="Of a response.  [default: the workload's]"
+)
 @click.option("--way", "ways", multiple=True, type=click.Choice(list(WAYS)), help="Of vLLM alone; all unless given.")
 @click.option("--alone", is_flag=True, help="The rollout alone, without log-probabilities: nothing of vLLM's own.")
 @click.option("--pairs", default=1, show_default=True, type=click.IntRange(1), help="Turns of each side.")
@@ -110,6 +115,7 @@ class Side:
 def main(
     models: tuple[str, ...],
     counts: tuple[int, ...],
+    lengths: tuple[int, ...],
     ways: tuple[str, ...],
     alone: bool,
     pairs: int,
@@ -121,7 +127,7 @@ def main(
 ) -> None:
     """Compare the rollout phase with vLLM alone: time of a token step, and tokens/s."""
     if side:
-        _serve(_workload(settings, str(of), max(counts)), side, repeats)
+        _serve(_workload(settings, str(of), counts, lengths), side, repeats)
         return
     if alone and ways:
         raise click.UsageError("--alone leaves out all of vLLM's own ways, so that --way has nothing to choose from")
@@ -135,8 +141,8 @@ def main(
         with open(into or os.devnull, "w") as stream:
             for model in models:
                 mine = [one for one in there if one.model == model]
-                tokens = _workload(settings, model, max(counts)).batch.max_response_length
-                _compare(mine, counts, pairs, tokens, stream, asked=(False,) if alone else (False, True))
+                asked = lengths or (_workload(settings, model, counts, lengths).batch.max_response_length,)
+                _compare(mine, counts, asked, pairs, stream, log_probs=(False,) if alone else (False, True))
     finally:
         for one in sides:
             one.dismiss()
@@ -147,50 +153,55 @@ def main(
 
 
 def _compare(
-    sides: Sequence[Side], counts: Sequence[int], pairs: int, tokens: int, stream: TextIO, *, asked: Sequence[bool]
+    sides: Sequence[Side],
+    counts: Sequence[int],
+    lengths: Sequence[int],
+    pairs: int,
+    stream: TextIO,
+    *,
+    log_probs: Sequence[bool],
 ) -> None:
     """Measure one model's sides, print each row as it comes and what they tell together.
 
     Args:
         sides: that take turns.
         counts: of prompts.
+        lengths: of responses, in tokens.
         pairs: turns of each side.
-        tokens: of a response.
         stream: for the rows.
-        asked: whether for log-probabilities.
+        log_probs: whether they are asked for.
     """
-    rows: list[dict[str, Any]] = []
+    timed: dict[tuple[int, int], list[dict[str, Any]]] = {}
 
     def keep(row: dict[str, Any]) -> None:
-        rows.append(row)
         print(json.dumps(row), file=stream, flush=True)
 
-    for count in sorted(counts, reverse=True):
+    for tokens, count in product(sorted(lengths), sorted(counts, reverse=True)):
+        rows = timed[tokens, count] = []
         for pair in range(pairs):
             for side in sides if pair % 2 == 0 else reversed(sides):
-                for log_probs in asked:
-                    if row := side.ask("time", count, log_probs):
+                for asked in log_probs:
+                    if row := side.ask("time", count, tokens, asked):
+                        rows.append(row)
                         keep(row)
-                        print(_line(row, tokens), flush=True)
-        for line in _beside([row for row in rows if row["sequences"] == count], tokens):
+                        print(_line(row), flush=True)
+        for line in _beside(rows):
             print(line, flush=True)
     for count in sorted(counts, reverse=True):
         for side in sides:
-            if side.name == ROLLOUT and (row := side.ask("trace", count, log_probs=False)):
+            if side.name == ROLLOUT and (row := side.ask("trace", count, min(lengths), log_probs=False)):
                 keep(row)
-                for line in _over_kernels([row for row in rows if row["sequences"] == count]):
+                for line in _over_kernels(timed[min(lengths), count], row):
                     print(line, flush=True)
 
 
-def _line(row: dict[str, Any], tokens: int) -> str:
+def _line(row: dict[str, Any]) -> str:
     name = f"{row['side']} {_asked(row['log_probs'])}"
-    rate = row["sequences"] * tokens / row["whole_s"]
-    return (
-        f"{row['model']} {row['sequences']:5} sequences  {name:42} {1e3 * row['step_s']:7.2f} ms {rate:10,.0f} tokens/s"
-    )
+    rate = row["sequences"] * row["tokens"] / row["whole_s"]
+    return f"{_case(row)}  {name:42} {1e3 * row['step_s']:7.2f} ms {rate:10,.0f} tokens/s"
 
 
-def _beside(rows: Sequence[dict[str, Any]], tokens: int) -> Iterator[str]:
+def _beside(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The rollout beside the best of vLLM's own ways, by whole generations."""
     whole: dict[tuple[str, bool], list[float]] = {}
     for row in rows:
@@ -199,8 +210,8 @@ def _beside(rows: Sequence[dict[str, Any]], tokens: int) -> Iterator[str]:
     for (name, log_probs), mine in seconds.items():
         if name != ROLLOUT:
             continue
-        start = f"  {_case(rows)}, rollout {_asked(log_probs)}:"
-        yield f"{start} {rows[0]['sequences'] * tokens / mine:,.0f} tokens/s"
+        start = f"  {_case(rows[0])}, rollout {_asked(log_probs)}:"
+        yield f"{start} {rows[0]['sequences'] * rows[0]['tokens'] / mine:,.0f} tokens/s"
         for asked in (False, True):
             alike = {key: found for key, found in seconds.items() if key[0] != ROLLOUT and key[1] == asked}
             if alike:
@@ -208,30 +219,32 @@ def _beside(rows: Sequence[dict[str, Any]], tokens: int) -> Iterator[str]:
                 yield f"{start} {alike[best] / mine:.3f} × the best of vLLM's own {_asked(asked)}, {best[0]}"
 
 
-def _over_kernels(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _over_kernels(timed: Sequence[dict[str, Any]], traced: dict[str, Any]) -> Iterator[str]:
     """The rollout's token step over its kernels, without log-probabilities."""
-    steps = [row["step_s"] for row in rows if (row["side"], row["log_probs"]) == (ROLLOUT, False) and "step_s" in row]
-    for row in rows:
-        if steps and (kernels := row.get("kernels_s")):
-            step = statistics.median(steps)
-            yield (
-                f"  {_case(rows)}: a token step of the rollout {1e3 * step:.2f} ms, its kernels {1e3 * kernels:.2f} ms,"
-                f" {step / kernels:.2f} ×"
-            )
+    steps = [row["step_s"] for row in timed if (row["side"], row["log_probs"]) == (ROLLOUT, False)]
+    if steps and (kernels := traced.get("kernels_s")):
+        step = statistics.median(steps)
+        yield (
+            f"  {_case(traced)}: a token step of the rollout {1e3 * step:.2f} ms, its kernels {1e3 * kernels:.2f} ms,"
+            f" {step / kernels:.2f} ×"
+        )
 
 
-def _case(rows: Sequence[dict[str, Any]]) -> str:
-    return f"{rows[0]['model']}, {rows[0]['sequences']} sequences"
+def _case(row: dict[str, Any]) -> str:
+    return f"{row['model']}, {row['sequences']} sequences, {row['tokens']} tokens"
 
 
 def _asked(log_probs: bool) -> str:
     return f"{'with' if log_probs else 'without'} log-probabilities"
 
 
-def _workload(settings: Sequence[str], model: str, most: int) -> Workload:
+def _workload(settings: Sequence[str], model: str, counts: Sequence[int], lengths: Sequence[int]) -> Workload:
+    """With room for the most prompts and the longest responses."""
     workload = build_workload({**parse_settings(settings), "model": model})
-    size = {"size": most, "mini_batch_size": most}
-    return workload.model_copy(update={"batch": workload.batch.model_copy(update=size)})
+    batch = {"size": max(counts), "mini_batch_size": max(counts)}
+    if lengths:
+        batch["max_response_length"] = max(lengths)
+    return workload.model_copy(update={"batch": workload.batch.model_copy(update=batch)})
 
 
 def _serve(workload: Workload, side: str, repeats: int) -> None:
@@ -242,24 +255,23 @@ def _serve(workload: Workload, side: str, repeats: int) -> None:
     generate, close = _rollout(workload) if side == ROLLOUT else _vllm(workload, *WAYS[side])
     print('{"ready": true}', file=answers, flush=True)
     for line in sys.stdin:
-        what, count, log_probs = json.loads(line)
+        what, count, tokens, log_probs = json.loads(line)
         row = (
-            _timed(generate, workload, repeats, count, log_probs)
-            if what == "time"
-            else _traced(generate, workload, count)
+            _timed(generate, repeats, count, tokens, log_probs) if what == "time" else _traced(generate, count, tokens)
         )
         print(json.dumps(row), file=answers, flush=True)
     close()
 
 
-def _timed(generate: Generate, workload: Workload, repeats: int, count: int, log_probs: bool) -> dict[str, float]:
-    lengths = _lengths(workload)
-    generate(count, lengths[0], log_probs)
-    short, long = np.min([[generate(count, tokens, log_probs) for tokens in lengths] for _ in range(repeats)], axis=0)
-    return {"step_s": float(long - short) / (lengths[1] - lengths[0]), "whole_s": float(long)}
+def _timed(generate: Generate, repeats: int, count: int, tokens: int, log_probs: bool) -> dict[str, float]:
+    part = _part(tokens)
+    generate(count, part, log_probs)
+    taken = [[generate(count, length, log_probs) for length in (part, tokens)] for _ in range(repeats)]
+    short, long = np.min(taken, axis=0)
+    return {"step_s": float(long - short) / (tokens - part), "whole_s": float(long)}
 
 
-def _traced(generate: Generate, workload: Workload, count: int) -> dict[str, float]:
+def _traced(generate: Generate, count: int, tokens: int) -> dict[str, float]:
     """Without log-probabilities; nothing where there is no GPU."""
     import torch
 
@@ -267,17 +279,17 @@ def _traced(generate: Generate, workload: Workload, count: int) -> dict[str, flo
 
     if not torch.cuda.is_available():
         return {}
-    trace, lengths = KernelTrace("cuda"), _lengths(workload)
-    for tokens in lengths:
-        with trace.phase(tokens, "gen"):
-            generate(count, tokens, False)
+    trace, part = KernelTrace("cuda"), _part(tokens)
+    for length in (part, tokens):
+        with trace.phase(length, "gen"):
+            generate(count, length, False)
     short, long = (one["kernel_s"] for one in trace.drain())
-    return {"kernels_s": (long - short) / (lengths[1] - lengths[0])}
+    return {"kernels_s": (long - short) / (tokens - part)}
 
 
-def _lengths(workload: Workload) -> tuple[int, int]:
-    long = workload.batch.max_response_length
-    return max(1, long // 8), long
+def _part(tokens: int) -> int:
+    """Tokens of the shorter generation that a token step is worked out from."""
+    return max(1, tokens // 8)
 
 
 def _prompts(workload: Workload, count: int) -> list[list[int]]:
