@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from itertools import permutations, product
 from math import nan
 from pathlib import Path
@@ -27,8 +28,10 @@ from placebench.report.shared_calibration import shared_calibration
 from placebench.spec.devices import Device
 from placebench.spec.phases import GEN, PHASE
 from placebench.spec.placement import Placement, Role
+from placebench.spec.shapes import job_shapes
 from placebench.spec.words import parse_placement
 from placebench.spec.workload import Workload
+from placebench.spec.workload_reading import build_workload
 
 # Folders of a calibration's folder, whose predictions were tested on the host that had calibrated them.
 OWN_HOST = ("here", "committed")
@@ -39,6 +42,7 @@ MEASURED_AT = {
     "errors-3.csv": "here",
     "errors-4.csv": "committed/h200-qwen2.5-1.5b-grpo-8192",
 }
+SHIPPED = Path(str(files("placebench.predict").joinpath("data", "calibrations")))
 REFERENCE = Path(__file__).parent.parent / "runs" / "reference"
 
 
@@ -247,17 +251,61 @@ def predicted_before(path: Path) -> Iterator[Result]:
 
 
 def other_token_budgets(path: Path) -> Iterator[Result]:
-    """Steps with one size of micro-batches, each by the same steps with one other."""
+    """Steps with one size of micro-batches: each by the same steps with one other, and another host's by all."""
     for folder in sorted(path.glob("grid/*")):
         name = f"{path.name}/{folder.parent.name}/{folder.name}"
-        files = [read_calibration(one) for one in sorted(folder.glob("calibration-*.json"))]
-        for source, target in permutations(files, 2):
-            before, now = (file.cases[0].workload["batch"]["micro_batch_tokens"] for file in (source, target))
-            group = f"{name}, micro-batches of {before:,} to {now:,} tokens"
-            measured = Folder(name, target, "", frozenset())
-            for case in target.cases:
-                result = _result(PredictionClass.OTHER_SIZE, group, [source], measured, case)
-                yield replace(result, kept=replace(result.kept, case=size_of_case(case)))
+        of_host = [read_calibration(one) for one in sorted(folder.glob("calibration-*.json"))]
+        for source, target in permutations(of_host, 2):
+            group = f"{name}, micro-batches of {_budget(source)} to {_budget(target)} tokens"
+            yield from _sizes(PredictionClass.OTHER_SIZE, group, [source], name, target)
+        for one in sorted(folder.glob("another-host/calibration-*.json")):
+            target = read_calibration(one)
+            group = f"{name} to another host, micro-batches of {_budget(target)} tokens"
+            yield from _sizes(PredictionClass.OTHER_HOST, group, of_host, f"{name}/{one.parent.name}", target)
+
+
+def _sizes(
+    kind: PredictionClass, group: str, sources: Sequence[CalibrationFile], name: str, target: CalibrationFile
+) -> Iterator[Result]:
+    measured = Folder(name, target, "", frozenset())
+    for case in target.cases:
+        result = _result(kind, group, sources, measured, case)
+        yield replace(result, kept=replace(result.kept, case=size_of_case(case)))
+
+
+def _budget(file: CalibrationFile) -> str:
+    return f"{file.cases[0].workload['batch']['micro_batch_tokens']:,}"
+
+
+def decode_kernels(path: Path, prompt: int) -> Iterator[tuple[str, float, float, float]]:
+    """Of token steps that `decode.py` traced: the model, and the seconds of kernels.
+
+    Args:
+        path: the file of its rows, called like the calibration that is shipped for the GPU.
+        prompt: tokens of a prompt.
+
+    Yields:
+        The model; seconds of a token step's kernels as traced, by the predictor from the calibration that is shipped,
+        and by AIConfigurator, NaN without its tables.
+    """
+    shipped = read_calibration(SHIPPED / f"{path.stem}.json")
+    device = Device("gpu:0", "gpu", 0, "node0", shipped.device, shipped.device_bytes)
+    for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+        if "kernels_s" not in row:
+            continue
+        count, long = row["sequences"], row["tokens"]
+        kernels, tabled = [], []
+        for tokens in (short := long // 8, long):
+            batch = {"max_prompt_length": prompt, "max_response_length": tokens}
+            batch |= {"size": count, "mini_batch_size": count}
+            workload = build_workload({"model": row["model"], "batch": batch})
+            shapes = job_shapes(workload)
+            phases = PhaseModel(workload, shapes, [shipped], device, 1)
+            kernels.append(phases.seconds(GEN, 1).kernels)
+            placement = parse_placement("standard", [1], has_critic=True)
+            tabled.append(tabled_generation(StepModel(phases, (device,)), placement))
+        predicted, theirs = ((after - before) / (long - short) for before, after in (kernels, tabled))
+        yield row["model"], row["kernels_s"], predicted, theirs
 
 
 def own_host_folders(path: Path) -> list[Path]:

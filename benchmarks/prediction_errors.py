@@ -30,6 +30,7 @@ from prediction_cases import (
     REFERENCE,
     Folder,
     Result,
+    decode_kernels,
     from_one_gpu,
     model_of,
     other_token_budgets,
@@ -47,6 +48,8 @@ from placebench.spec.placement import Role
 TABLE = Path(str(files("placebench.predict").joinpath("data", "held_out.csv")))
 # Versions of which a single rank kept no weights between micro-batches, as today's estimate counts them.
 KEPT_NO_COPIES = ("0.1.0",)
+# Tokens of a prompt in runs/reference/calibration/decode.
+DECODE_PROMPT = 64
 # Beyond so much memory of a device an estimate is held to 5 %.
 LARGE_BYTES = 16 << 30
 
@@ -64,6 +67,9 @@ def main(write_table: bool) -> None:
     worse = [f"{kind} ({way})" for kind, way, _, mean, ours, _ in ways if float(mean[:-2]) <= float(ours[:-2])]
     print(f"Not better on average than: {', '.join(worse) or 'none'}.\n")
     _print_table("Generation alone", ("class", "n", "predictor", "AIConfigurator"), _generation(found))
+    _print_table(
+        "Kernels of a token step on an H200", ("model", "n", "predictor", "worst", "AIConfigurator"), _decode()
+    )
     _print_table("Order of placements predicted together", ("class", "pairs over 10 % apart", "right"), _orders(found))
     _print_table("Sizes on the host of their calibration, again", ("by", "n", "mean", "worst"), _again())
     single = list(from_one_gpu(folders))
@@ -162,6 +168,15 @@ def _generation(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
                 _mean([_relative(ours, measured) for measured, ours, _ in known]),
                 _mean([_relative(theirs, measured) for measured, _, theirs in tabled]) if tabled else "not installed",
             )
+
+
+def _decode() -> Iterator[tuple[object, ...]]:
+    rows = list(decode_kernels(REFERENCE / "calibration" / "decode" / "h200.jsonl", DECODE_PROMPT))
+    for model in dict.fromkeys(model for model, *_ in rows):
+        of_model = [one for one in rows if one[0] == model]
+        ours = [_relative(predicted, traced) for _, traced, predicted, _ in of_model]
+        theirs = [_relative(tabled, traced) for _, traced, _, tabled in of_model if not isnan(tabled)]
+        yield model, len(ours), _mean(ours), f"{100 * max(ours):.1f} %", _mean(theirs) if theirs else "not installed"
 
 
 def _orders(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:

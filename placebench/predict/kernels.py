@@ -11,6 +11,9 @@ from placebench.predict.peaks import DevicePeak
 from placebench.spec.shapes import ModelShape
 
 Seconds = NDArray[np.float64]
+# How much further than reading weights from its peak is computing with few rows: three models with 8 to 256 sequences
+# on an H200 (runs/reference/calibration/decode).
+COMPUTING = 1.27
 
 
 class EngineKernels(Protocol):
@@ -37,8 +40,9 @@ class Roofline:
     """Kernels as if each were bound by memory or by computing alone.
 
     A token step reads the weights and every sequence's keys and values once, and does 2 operations for each weight and
-    sequence (Pope et al. 2022, arXiv:2211.05102, section 3). Its sampler goes over a float32 table of a row a sequence
-    and a column a word. Beside these stand the kernels that are too short to be bound by either, so many a block.
+    sequence (Pope et al. 2022, arXiv:2211.05102, section 3), these further below their peak than the reading. Its
+    sampler goes over a float32 table of a row a sequence and a column a word. Beside these stand the kernels that are
+    too short to be bound by either, so many a block.
     """
 
     shape: ModelShape
@@ -55,7 +59,8 @@ class Roofline:
         shape, rate = self.shape, self.peak.bandwidth
         looked_up = 0 if shape.tie_word_embeddings else shape.vocab_size * shape.hidden_size
         read = shape.parameters - looked_up
-        weights = max(self.value_bytes * read / rate, 2 * read * sequences / self.peak.flops) / self.shared_by
+        computing = COMPUTING * 2 * read * sequences / self.peak.flops
+        weights = max(self.value_bytes * read / rate, computing) / self.shared_by
         cache = 2 * self.value_bytes * shape.num_hidden_layers * shape.kv_width(self.shared_by) * context * sequences
         sampler = 4 * shape.vocab_size * sequences
         # Devices that share an engine add their results up behind attention and feed-forward of every block.

@@ -51,7 +51,7 @@ FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
         "weights": Factor(1.3, 0.1),
         "cache": Factor(1.5, 0.3),
         "sampler": Factor(18.0, 0.4),
-        "short": Factor(37.0, 0.3),
+        "short": Factor(33.0, 0.3),
         "tables": Factor(1.05, 0.1),
         "prefill": Factor(1.9, 0.2),
         "step": Factor(2.5e-3, 0.5),

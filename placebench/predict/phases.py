@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from placebench.predict.estimating import Observation, estimate_factors
+from placebench.predict.gaps import StepGaps, step_gaps
 from placebench.predict.kernels import engine_kernels
 from placebench.predict.parts import CPU_SPREAD, Array, PhaseParts, factors_of, parts_of, split
 from placebench.predict.peaks import DevicePeak, cpu_peak, device_peak
@@ -266,16 +267,27 @@ class PhaseModel:
     @cached_property
     def counts(self) -> StepCounts | None:
         """What the sequences of a step of this work were; None where nobody counted."""
-        cases = (case for file in self.calibrations for case in file.cases)
-        return next((case.counts for case in cases if case.counts and self.is_same(case)), None)
+        return next((case.counts for case in self._cases[0] if case.counts), None)
 
     @property
     def step_tokens(self) -> float | None:
         """The tokens of a step of this work; None where nobody counted."""
         if self.counts:
             return self.counts.tokens
-        cases = (case for file in self.calibrations for case in file.cases)
-        return next((case.tokens for case in cases if case.tokens and self.is_same(case)), None)
+        return next((case.tokens for case in self._cases[0] if case.tokens), None)
+
+    @cached_property
+    def gaps(self) -> StepGaps:
+        """What a step takes beside its phases."""
+        return step_gaps(*self._cases, self.workload.batch.size if self.workload else 0)
+
+    @cached_property
+    def _cases(self) -> tuple[list[MeasuredCase], list[MeasuredCase]]:
+        """The cases of this work, and those of other work."""
+        found: tuple[list[MeasuredCase], list[MeasuredCase]] = [], []
+        for case in (case for file in self.calibrations for case in file.cases):
+            found[0 if self.is_same(case) else 1].append(case)
+        return found
 
     def _parts(self, name: str, devices: int, shared_by: int) -> PhaseParts | None:
         if self.peak is None or self.shapes is None or self.workload is None:

@@ -5,7 +5,8 @@ allocations of a layout give each pool as many devices as its roles can be on, a
 taken for granted of how times change with devices: more may be slower, and so fewer may be best.
 
 All allocations of a layout are bounded at once: a step takes no less than its phases one after the other along what
-waits for what, whether for an input or for its pool, and without overlap no less than all phases together. While pools
+waits for what, whether for an input or for its pool, and without overlap no less than all phases together; to these
+comes what every step takes beside its phases. While pools
 get their devices one by one, those to come count with the shortest times they could have, so that what cannot be among
 the fastest any more is left out early. The rest is walked, lowest bound first, until no bound is below the fastest
 walk. So what is found is the fastest of all by the model, not a good one.
@@ -51,8 +52,11 @@ class StepTimes(Protocol):
     def phase_seconds(self, phase: str, devices: int, tensor_parallel: int) -> float:
         """What a phase takes on a pool of so many devices."""
 
+    def gap_seconds(self, placement: Placement) -> float:
+        """What a step takes beside its phases, by how many pools there are, whatever their devices."""
+
     def step(self, placement: Placement) -> Seconds:
-        """What a step takes: the phases walked, and whatever else there is."""
+        """What a step takes: the phases walked, and what it takes beside them."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +269,7 @@ def _bounded(state: _Search, layout: PoolLayout) -> _Found:
     least_left = sum(int(column.sizes.min()) for column in columns if len(column.sizes))
     if least_left > state.space.devices or not all(len(column.sizes) for column in columns):
         return _Found(layout, np.zeros((0, len(columns)), dtype=np.int64), (np.zeros(0),) * len(layout.overlaps))
-    bound = partial(_bound, layout, _waiting(graph, layout))
+    bound = partial(_bound, layout, _waiting(graph, layout), state.steps.gap_seconds(layout.placement))
     # Pools whose work needs most devices first: they leave least of what could be. The controller needs none.
     order = sorted(range(len(columns)), key=lambda pool: -int(columns[pool].sizes.min()))
     columns.append(_column(state, layout, graph, ()))
@@ -300,7 +304,7 @@ def _column(state: _Search, layout: PoolLayout, graph: Sequence[Phase], roles: t
         if (phase.role in roles if phase.role else not roles)
     }
     work = sum(seconds for name, seconds in times.items() if not (layout.runs_ahead and name == UPDATE_WEIGHTS))
-    kept = work <= np.full(len(sizes), state.limit)
+    kept = work + state.steps.gap_seconds(layout.placement) <= np.full(len(sizes), state.limit)
     return _Column(sizes[kept], {name: seconds[kept] for name, seconds in times.items()})
 
 
@@ -313,8 +317,18 @@ def _times(columns: Sequence[_Column], chosen: Mapping[int, Counts]) -> dict[str
     }
 
 
-def _bound(layout: PoolLayout, graph: Sequence[Phase], times: Mapping[str, Array], overlap: Overlap) -> Array:
-    """Seconds below which no step of a layout can be; `graph` has what phases wait for in any case."""
+def _bound(
+    layout: PoolLayout, graph: Sequence[Phase], gap: float, times: Mapping[str, Array], overlap: Overlap
+) -> Array:
+    """Seconds below which no step of a layout can be.
+
+    Args:
+        layout: of the step.
+        graph: its phases with what they wait for in any case.
+        gap: seconds of the step beside its phases.
+        times: of each phase.
+        overlap: of the layout's, that the step is to have.
+    """
     ends: dict[str, Array] = {}
     training: dict[str, Array] = {}
     alone = np.zeros(1)
@@ -330,7 +344,7 @@ def _bound(layout: PoolLayout, graph: Sequence[Phase], times: Mapping[str, Array
     bounds = [*ends.values(), *(alone + one for one in training.values()), alone]
     if layout.runs_ahead:
         bounds.append(times[GEN])
-    least: Array = np.maximum.reduce(np.broadcast_arrays(*bounds))
+    least: Array = np.maximum.reduce(np.broadcast_arrays(*bounds)) + gap
     return least
 
 

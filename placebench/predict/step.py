@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isnan, nan
-from statistics import fmean
 
 from placebench.predict.memory.engine import EngineMemory
 from placebench.predict.memory.estimate import MemoryEstimate
@@ -16,9 +15,6 @@ from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.placement_checks import Share
 from placebench.spec.workload import Workload, placed_workload
 
-# Of a step, where no gap was measured: collecting results and submitting the next phase, for each phase and sequence.
-PHASE_GAP_S = 3e-3
-SEQUENCE_GAP_S = 2e-4
 # Beyond this share of generation a prediction hangs on the host.
 HOST_BOUND = 0.15
 
@@ -120,7 +116,7 @@ class StepModel:
             staleness=placement.staleness,
             has_engines=placement.has_engines,
         )
-        gaps = _gaps(model, len(placement.pools), len(graph))
+        gaps = model.gaps.seconds(len(placement.pools), len(graph))
         spans = [
             PredictedSpan(name, pool.name if (pool := pools[name]) else "", start, end)
             for name, (start, end) in times.items()
@@ -136,6 +132,10 @@ class StepModel:
     def phase_seconds(self, phase: str, devices: int, tensor_parallel: int) -> float:
         """What a phase takes on a pool of so many devices, in seconds."""
         return self.phases.seconds(phase, devices, tensor_parallel=tensor_parallel).total
+
+    def gap_seconds(self, placement: Placement) -> float:
+        """What a step takes beside its phases, in seconds."""
+        return self._model_for(placement).gaps.seconds(len(placement.pools), len(self.graph(placement)))
 
     def graph(self, placement: Placement) -> tuple[Phase, ...]:
         """The phases of a placement's step with what they wait for: see `walk.walked_graph`."""
@@ -227,26 +227,3 @@ class StepModel:
         """The workload of placebench's own job; a job of the user's has none, and no sizes or memory that is known."""
         assert self.phases.workload is not None
         return self.phases.workload
-
-
-def _gaps(model: PhaseModel, pools: int, phases: int) -> float:
-    """Seconds of a step in which no phase on its path runs.
-
-    As measured of this work with as many pools, else with any number; else what a step usually has, as far as other
-    work of the same measurements had more of it or less.
-    """
-    cases = [case for file in model.calibrations for case in file.cases if case.gap_s is not None]
-    known = [(case.pools, case.gap_s or 0.0) for case in cases if model.is_same(case)]
-    if known:
-        return fmean([gap for count, gap in known if count == pools] or [gap for _, gap in known])
-    others = [
-        (case.gap_s or 0.0) / _usual_gap(len(case.phases), sequences)
-        for case in cases
-        if (sequences := case.workload.get("batch", {}).get("size"))
-    ]
-    size = model.workload.batch.size if model.workload else 0
-    return _usual_gap(phases, size) * (fmean(others) if others else 1.0)
-
-
-def _usual_gap(phases: int, sequences: int) -> float:
-    return PHASE_GAP_S * phases + SEQUENCE_GAP_S * sequences

@@ -79,10 +79,11 @@ def test_without_a_trace_nothing_is_said_of_kernels_but_by_their_model() -> None
 def test_other_devices_are_scaled_by_their_peaks() -> None:
     measured = MeasuredPhase(name=GEN, devices=1, seconds=3.5, kernel_s=3.2)
     other = Device("0", "gpu", 0, "node", "NVIDIA H100 80GB HBM3", 80 << 30)
-    for devices in (1, 2):  # also where the same work was measured on as many
+    # Also where the same work was measured on as many. Decoding reads memory, at 3.35 in place of 4.8 TB/s; with 256
+    # sequences on a device it multiplies for as long as it reads weights, at the same rate.
+    for devices, least in ((1, 1.1), (2, 1.2)):
         slow, fast = (model(measured, device=device).seconds(GEN, devices) for device in (other, GPU))
-        # Decoding reads memory, at 3.35 in place of 4.8 TB/s.
-        assert 1.2 < slow.kernels / fast.kernels < 4.8 / 3.35
+        assert least < slow.kernels / fast.kernels < 4.8 / 3.35
         assert slow.basis is Basis.MODELLED
 
 

@@ -34,6 +34,8 @@ class MadeUpSteps:
 
     times: Mapping[tuple[str, int, int], float]
     possible: Mapping[Role, Sequence[int]]
+    gap: float = 0.01
+    """Of a step, for each pool."""
 
     def sizes(self, roles: tuple[Role, ...], *, tensor_parallel: int = 1) -> tuple[int, ...]:
         common = set.intersection(*(set(self.possible[role]) for role in roles if role in self.possible))
@@ -46,6 +48,9 @@ class MadeUpSteps:
     def phase_seconds(self, phase: str, devices: int, tensor_parallel: int) -> float:
         return self.times[phase, devices, tensor_parallel if phase == "gen" else 1]
 
+    def gap_seconds(self, placement: Placement) -> float:
+        return self.gap * len(placement.pools)
+
     def step(self, placement: Placement) -> Step:
         pools = {one.name: placement.pool_of(one.role) if one.role else None for one in self.graph(placement)}
         seconds = {
@@ -55,7 +60,7 @@ class MadeUpSteps:
         where = {name: pool.name if pool else "" for name, pool in pools.items()}
         staleness, has_engines = placement.staleness, placement.has_engines
         _, whole = step_times(NAMES, seconds, where, placement.overlap, staleness=staleness, has_engines=has_engines)
-        return Step(whole + 0.01 * len(placement.pools))
+        return Step(whole + self.gap_seconds(placement))
 
 
 def every_placement(steps: MadeUpSteps, space: SearchSpace) -> Iterator[Placement]:
@@ -100,7 +105,8 @@ def cases(draw: st.DrawFn) -> tuple[MadeUpSteps, SearchSpace]:
         for count in range(devices + 1)
         for shared_by in (engines if name == "gen" else (1,))
     }
-    steps = MadeUpSteps(times, {role: draw(options) for role in ROLES})
+    gap = draw(st.sampled_from([0.01, 1.0, 5.0]))
+    steps = MadeUpSteps(times, {role: draw(options) for role in ROLES}, gap)
     stalenesses = draw(st.sampled_from([(0,), (1,), (0, 1, 2)]))
     return steps, SearchSpace((devices,), TOGETHER, engines, stalenesses)
 
@@ -122,6 +128,15 @@ def test_nothing_is_faster_and_every_tie_is_found(case: tuple[MadeUpSteps, Searc
         key(one) for whole, one in everything if whole <= fastest * (1 + tie) * (1 + 1e-9)
     }
     assert len({key(one.placement) for one in found.ties}) == len(found.ties)
+
+
+def test_what_a_step_takes_beside_its_phases_leaves_out_what_cannot_be_fast() -> None:
+    times = {(name, count, 1): 1 / max(1, count) for name in NAMES for count in range(9)}
+    steps = MadeUpSteps(times, dict.fromkeys(ROLES, range(1, 9)), gap=9.0)
+    found = search(steps, SearchSpace((8,), TOGETHER), tie=0.05)
+    assert found.best
+    assert len(found.best.placement.pools) == 1
+    assert found.walked < 10
 
 
 @st.composite
