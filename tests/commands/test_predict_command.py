@@ -126,7 +126,7 @@ def test_a_shipped_calibration_says_that_it_is_one_and_that_the_host_is_another(
     (standard,) = content.placements
     assert standard.prediction_class == "other host"
     assert content.notes[0].startswith("shipped calibration h200")
-    result = invoke("--from", "h200", "--model", "qwen2.5-0.5b", "--batch-size", "32", "--placements", "standard")
+    result = invoke("--from", "h100", "--model", "qwen2.5-0.5b", "--batch-size", "32", "--placements", "standard")
     assert "Cannot say" in result.output
     assert "placebench run --placements standard" in " ".join(result.output.split())
 

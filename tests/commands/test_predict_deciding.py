@@ -27,13 +27,13 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> No
         ),
         (
             ("--gpu", "H200", "--devices", "gpu:8x2@141GiB", "--batch-size", "64", "--max-response-length", "100"),
-            ("2 × 8 GPU, 141 GiB each", "qwen2.5-0.5b", "64 sequences of up to 512 + 100 tokens, 2 mini-batches"),
+            ("2 × 8 GPU, 141 GiB each", "qwen2.5-1.5b", "64 sequences of up to 512 + 100 tokens, 2 mini-batches"),
         ),
         (
             ("--from", "latest", "--set", "optimizer.eps=1e-6", "--set", "algorithm.gamma=0.9"),
             ("2 × cpu", "tiny", "64 sequences of up to 16 + 8 tokens, 2 mini-batches"),
         ),
-        (("--from", "h200", "--model", "qwen2.5-0.5b"), ("4 × GPU, 140 GiB each", "qwen2.5-0.5b", "256 sequences")),
+        (("--from", "h200", "--model", "qwen2.5-0.5b"), ("4 × GPU, 139 GiB each", "qwen2.5-0.5b", "256 sequences")),
     ],
 )
 def test_the_command_that_decides_has_the_job_and_devices(arguments: tuple[str, ...], planned: tuple[str, ...]) -> None:
