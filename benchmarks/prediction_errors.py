@@ -41,9 +41,10 @@ from prediction_cases import (
 )
 
 from placebench.predict.interval import HeldOut, PredictionClass, class_error, step_interval
-from placebench.record.calibration_file import MeasuredCase
+from placebench.record.calibration_file import MeasuredCase, read_calibration
 from placebench.report.kept import read_summary
 from placebench.spec.placement import Role
+from placebench.spec.workload import Workload
 
 TABLE = Path(str(files("placebench.predict").joinpath("data", "held_out.csv")))
 # Versions of which a single rank kept no weights between micro-batches, as today's estimate counts them.
@@ -230,9 +231,15 @@ def _memory(folders: Sequence[Folder]) -> Iterator[tuple[object, ...]]:
                 ]
                 if peaks:
                     yield row(folder.name, one.name, pool, estimate, max(peaks))
-    lengths = REFERENCE / "calibration" / "memory_lengths.jsonl"
-    for line in lengths.read_text(encoding="utf-8").splitlines() if lengths.exists() else ():
-        kept: dict[str, Any] = json.loads(line)
+    grid = REFERENCE / "calibration" / "grid"
+    for kept in _json_lines(grid / "memory.jsonl"):
+        file = read_calibration(grid / kept["calibration"])
+        workloads = [Workload.model_validate(case.workload) for case in file.cases]
+        roles = [role for role in Role if role is not Role.CRITIC or workloads[0].algorithm.has_critic]
+        estimate = max(estimate_of(one, roles, "gpu", file.device_bytes).peak for one in workloads)
+        name = Path(kept["calibration"]).stem.removeprefix("calibration-")
+        yield row("calibration/grid", name, "+".join(roles), estimate, kept["measured_gib"] * 2**30)
+    for kept in _json_lines(REFERENCE / "calibration" / "memory_lengths.jsonl"):
         roles = [Role(role) for role in kept["roles"].split("+")]
         estimate = estimate_of(workload_of(kept["model"], kept["length"]), roles, "gpu", 80 << 30).peak
         name = f"{kept['model']}, {kept['length']} tokens"
@@ -241,6 +248,10 @@ def _memory(folders: Sequence[Folder]) -> Iterator[tuple[object, ...]]:
         what = "16 GiB or more" if is_large else "less than 16 GiB"
         if some:
             yield f"{len(some)} pools of {what}", "", "", "", "", f"{_mean(some)}, {100 * max(some):.1f} % at most"
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
 
 
 def _write(cases: Sequence[HeldOut]) -> None:

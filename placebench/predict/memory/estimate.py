@@ -77,9 +77,9 @@ ALLOCATOR_SHARES: Mapping[tuple[Role | None, Literal["one", "shard", "replicate"
     (Role.CRITIC, "one"): (0.05, 0.05),
     (Role.CRITIC, "shard"): (0.0, 0.1),
     (Role.CRITIC, "replicate"): (0.07, 0.07),
-    (None, "one"): (0.17, 0.17),
+    (None, "one"): (0.28, 0.02),
     (None, "shard"): (0.36, 0.04),
-    (None, "replicate"): (0.17, 0.17),
+    (None, "replicate"): (0.28, 0.02),
 }
 BUCKET_BYTES = 256 << 20
 """Most bytes of weights that are sent to another pool at a time, but for a single weight that has more."""
