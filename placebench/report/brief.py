@@ -168,7 +168,7 @@ def _tables(summary: Summary, width: int, rows: int) -> list[RenderableType]:
     first, *others = summary.placements
     scaling = _grids([(scaling_grid(summary), 3)], width)
     if summary.calibration:
-        return _grids([(calibration_grid(summary), 1)], width) or [_numbers(first)]
+        return _grids([(calibration_grid(_of_longest(summary, first, rows)), 1)], width) or [_numbers(first)]
     if not others:
         seen = [(observed_grid(summary), 4)] if shows_places(summary) else []
         return [_numbers(first), *_grids([*seen, (_longest(single_path_grid(first)), 1)], width)]
@@ -179,6 +179,16 @@ def _tables(summary: Summary, width: int, rows: int) -> list[RenderableType]:
     if not pairs:
         return [Text(_NOTHING)]
     return [against_table("", first, other, rows_of(*zip(*pairs, strict=True)), width), *scaling]
+
+
+def _of_longest(summary: Summary, placement: PlacementSummary, most: int) -> Summary:
+    """The same with the noise of the step and of its longest phases alone."""
+    calibration = summary.calibration
+    assert calibration
+    seconds = {one.key: one.value or 0.0 for one in placement.quantities if one.key.startswith("phase/")}
+    longest = sorted(seconds, key=lambda key: -seconds[key])[: most - 1]
+    noise = tuple(one for one in calibration.noise if one.key in (STEP_TIME.key, *longest))
+    return summary.model_copy(update={"calibration": calibration.model_copy(update={"noise": noise})})
 
 
 def _grids(grids: Iterable[tuple[Grid, int]], width: int) -> list[RenderableType]:
