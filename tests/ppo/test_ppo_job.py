@@ -56,6 +56,7 @@ def test_two_pools_train_as_one(split_job: Job, standard: Job) -> None:
     assert_same_training(split_job, standard, RESULTS)
 
 
+@pytest.mark.slow
 def test_forked_workers_train_bit_for_bit_as_new_interpreters_do(tmp_path: Path, standard: Job) -> None:
     server = RoundServer(tmp_path / "fork_server.log", Workload(), ())
     try:

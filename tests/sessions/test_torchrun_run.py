@@ -44,6 +44,7 @@ def _processes(job: Job) -> list[tuple[object, ...]]:
     return [tuple(row[key] for key in ("device", "pool", "rank", "threads")) for row in rows]
 
 
+@pytest.mark.slow
 def test_a_run_compares_replicas_without_ray_trains_as_under_ray_and_leaves_nothing(
     tmp_path: Path, env: dict[str, str], replicas_job: Job
 ) -> None:

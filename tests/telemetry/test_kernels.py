@@ -85,7 +85,7 @@ launch.PPOJob._traces_kernels = lambda launch: True
 @pytest.mark.parametrize(
     ("placement", "devices", "settings", "untraced"),
     [
-        ("standard", 1, (), set()),
+        pytest.param("standard", 1, (), set(), marks=pytest.mark.slow),
         pytest.param("split", 2, (), set(), marks=pytest.mark.slow),
         pytest.param("learners:1+engines:1/staleness=1", 2, (), set(), marks=pytest.mark.slow),
         pytest.param("standard", 1, ("batch.max_response_length=2049",), {"gen"}, marks=pytest.mark.slow),
