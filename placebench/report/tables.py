@@ -283,7 +283,8 @@ def kernel_grid(summary: Summary) -> Grid:
         for found in placement.kernels
     )
     header = ("placement", "phase", "traced", "computing", "collectives alone", "copies alone", "waiting for the host")
-    return Grid("What the phases of a traced step spent their time on", header, rows)
+    note = "Tracing holds up the host, not kernels: of a measured step, less waits for the host."
+    return Grid("What the phases of a traced step spent their time on", header, rows, (note,) if rows else ())
 
 
 def launch_grid(summary: Summary) -> Grid:

@@ -24,11 +24,12 @@ _IDLE_WAITS = (
     " works, but for engines in a pool of their own, which do not go on together; nothing to do = idle − slower ranks."
 )
 _TRACED_WAITS = (
-    "Of the one traced step, as shares of its phases, scaled to the measured steps: collectives = Σ busy · min c / l;"
-    " slower ranks, added to those above = Σ busy · (c − min c) / l; host = Σ busy · n / l. The sums are over the"
-    " device's phases: busy, its time in the phase, all phases together step − idle; l, the phase's traced length; c,"
-    " time in it with collectives alone; min c, that of the rank that has least, for who comes last waits least"
-    " (ranks: the pool's; in gen those of one engine, where several share it); n, time with nothing on the GPU."
+    "Of the one traced step, scaled to the measured steps: collectives = Σ w · min c; slower ranks, added to those"
+    " above = Σ w · (c − min c); host = Σ w · n. The sums are over the device's phases: w = busy / l; where one was"
+    " longer when it was traced, which holds up the host and not kernels, w = (busy − k) / (c + n), at least 0; busy,"
+    " its time in the phase, all phases together step − idle; l, the phase's traced length; c, time in it with"
+    " collectives alone; min c, that of the rank that has least, for who comes last waits least (ranks: the pool's; in"
+    " gen those of one engine, where several share it); n, time with nothing on the GPU; k, with kernels or copies."
 )
 _UNKNOWN_WAITS = (
     "A dash: not known, because no kernels of the device were traced; that is done on GPUs alone, in the first round,"

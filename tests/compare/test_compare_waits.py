@@ -59,6 +59,13 @@ def test_waiting_inside_phases_by_hand() -> None:
     assert of("gpu:2", found) == pytest.approx([0.6, 0.6, 0.3 + 0.5, 1.0])
 
 
+def test_kernels_take_as_long_untraced_and_what_waits_for_the_host_is_the_rest() -> None:
+    kernels = [row("gen", device, 0.1, host=0.5) for device in DEVICES]  # traced, 1 s
+    for busy, left in ((0.7, 0.3), (0.4, 0.0), (0.3, 0.0)):
+        found = waits(kernels, {"gen": 1.0}, idle=10.0 - busy)
+        assert of("gpu:0", found) == pytest.approx([0.0, left / 6, left * 5 / 6, 0.0])
+
+
 def test_ranks_of_other_engines_are_no_slower_ranks_in_gen() -> None:
     kernels = [row("gen", device, seconds) for device, seconds in zip(DEVICES, (0.1, 0.2, 0.5, 0.4), strict=True)]
     found = waits(kernels, {"gen": 1.0}, shared_by=2)
@@ -88,13 +95,19 @@ def test_nothing_is_said_of_a_launch_without_measured_steps() -> None:
     assert traced_waits(kernels, attributed, {}, PLACEMENT, 1) == {}
 
 
-def test_what_the_host_holds_up_is_said_with_its_seconds(tmp_path: Path) -> None:
-    kernels = [{"step": 7} | row(phase, "cpu:0", 0.0, host) for phase, host in (("gen", 0.6), ("ref", 0.01))]
+@pytest.mark.parametrize("slowed", [1.0, 3.0])
+def test_what_the_host_holds_up_is_said_with_its_seconds(tmp_path: Path, slowed: float) -> None:
+    """However much longer the host takes while kernels are traced."""
+    parts = {"gen": (0.3, 0.5), "ref": (0.005, 0.5)}
+    kernels = [
+        {"step": 7} | row(phase, "cpu:0", 0.0, slowed * host, span + (slowed - 1) * host)
+        for phase, (host, span) in parts.items()
+    ]
     run = gpu_run(rounds=1, layouts={"standard": STANDARD}, kernels=kernels)
     side = compare_run(run.write(tmp_path / "traced")).placements[0]
-    seconds = 0.6 * side.value("phase/gen")
+    assert side.value("phase/gen") == pytest.approx(0.5, rel=0.01)
     assert host_bound(side) == (
-        f"In standard, devices wait for the host (as seen in one traced step): {seconds:.2f} s in gen (60 % of it)."
+        "In standard, devices wait for the host (as seen in one traced step): 0.30 s in gen (60 % of it)."
     )
     without = gpu_run(rounds=1, layouts={"standard": STANDARD})
     assert host_bound(compare_run(without.write(tmp_path / "without")).placements[0]) is None

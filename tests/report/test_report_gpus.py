@@ -69,9 +69,13 @@ def test_the_summary_of_gpus_has_phases_by_pool_and_device(on_gpus: Path) -> Non
 def test_what_each_gpu_waits_for_has_its_parts_inside_phases(tmp_path: Path) -> None:
     """In `standard`, cpu:1 comes first to the collectives of update_actor; in `split`, it has no part in them."""
     phases = [phase for phase in STANDARD.times if phase not in ("adv", "gen")]
-    times = {"span_s": 1.0, "kernel_s": 0.6, "collective_s": 0.1, "copy_s": 0.05, "no_kernel_s": 0.25}
-    kernels = [{"phase": phase, "device": device, **times} for phase in phases for device in ("cpu:0", "cpu:1")]
-    kernels[-3] |= {"collective_s": 0.3, "kernel_s": 0.4}
+    shares = {"span_s": 1.0, "kernel_s": 0.6, "collective_s": 0.1, "copy_s": 0.05, "no_kernel_s": 0.25}
+    kernels = []
+    for phase in phases:
+        begin, end = STANDARD.times[phase]
+        times = {name: share * (end - begin) for name, share in shares.items()}
+        kernels += [{"phase": phase, "device": device, **times} for device in ("cpu:0", "cpu:1")]
+    kernels[-3] |= {"collective_s": 0.3 * kernels[-3]["span_s"], "kernel_s": 0.4 * kernels[-3]["span_s"]}
     assert (kernels[-3]["phase"], kernels[-3]["device"]) == ("update_actor", "cpu:1")
     path = gpu_run(rounds=2, kernels=kernels, pace=lambda *_: 1.0).write(tmp_path / "run")
     write_report(path)
@@ -100,7 +104,7 @@ def test_what_each_gpu_waits_for_has_its_parts_inside_phases(tmp_path: Path) -> 
     assert "| standard | gpu:1 | 40 ms | 48 ms | 76 ms | 190 ms | 354 ms | 27.2 % | 500 ms |" in markdown
     assert "| split | gpu:0 | 40 ms | 0 ms | " in markdown
     for page in (markdown, html):
-        assert "host = Σ busy · n / l" in page
+        assert "host = Σ w · n" in page
         assert "Not traced: time of phases of which there is no trace" in page
         assert "no kernels of the device were traced" not in page
 

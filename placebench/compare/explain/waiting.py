@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.measure.waits import first_trace
+from placebench.compare.measure.waits import first_trace, waited
 from placebench.compare.metrics import (
     ENGINE_WAIT,
     LAG,
@@ -14,6 +14,7 @@ from placebench.compare.metrics import (
     TRAINER_WAIT,
     phase_metric,
 )
+from placebench.compare.read.run import KERNEL_TIMES
 from placebench.compare.side import Side
 from placebench.spec.text import Scale, listing, number, quantity, scale
 
@@ -62,16 +63,21 @@ def slower_side(side: Side, staleness: int) -> str | None:
 
 
 def host_bound(side: RunSide) -> str | None:
-    """In which phases devices wait for the host, and how long: the share that they did in the traced step.
+    """In which phases devices wait for the host, and how long: what the traced step's kernels leave of a phase.
 
     None where no step was traced, and where no phase waits a notable part of the step.
     """
-    traced = first_trace(side.launches).groupby("phase")[["no_kernel_s", "span_s"]].sum()
-    shares = dict(traced["no_kernel_s"] / traced["span_s"])
-    waits = {phase: share * side.value(phase_metric(phase).key) for phase, share in shares.items()}
+    trace = first_trace(side.launches)
+    waits = dict[str, float]()
+    for phase, rows in trace[trace["span_s"] > 0].groupby("phase"):
+        name, devices = str(phase), rows["device"].nunique()
+        # The seconds of one device, whose spans may be several.
+        traced = {key: float(rows[key].sum()) / devices for key in KERNEL_TIMES}
+        waits[name] = waited(side.value(phase_metric(name).key), traced) * traced["no_kernel_s"]
     least = NOTABLE_WAIT * side.value(STEP_TIME.key)
     longest = most_named(by_size({phase: wait for phase, wait in waits.items() if wait >= least}))
     told = parts_scale(side)
+    shares = {phase: wait / side.value(phase_metric(phase).key) for phase, wait in longest}
     parts = [f"{told.text(wait)} in {phase} ({quantity(shares[phase], '1')} of it)" for phase, wait in longest]
     return (
         f"In {side.name}, devices wait for the host (as seen in one traced step): {listing(parts)}." if parts else None

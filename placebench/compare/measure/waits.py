@@ -3,13 +3,16 @@
 A rank that is early waits inside the collective for the others, and the one that is last waits least. So of the time c
 that a phase has collectives alone on a device, the least of all ranks is what collectives take, and what a device has
 more is its waiting for slower ranks. (Where ranks are last in turn each of them waits: then it is more than this.) n is
-the time with nothing on the device, which waits for the host, and l the phase's length there. All are of the traced
-step, so their shares of the phase are taken, times what the phase takes in measured steps:
+the time with nothing on the device, which waits for the host, k that with kernels that compute or copies, and l the
+phase's length there, c + n + k; all are of the traced step. Tracing holds up the host and leaves kernels as they are.
+So where a phase was longer when it was traced, measured steps have its k and of its waiting the rest; else they have
+their share of each:
 
     busy(p)        (step − idle) · time of p / time of all phases, on the device
-    slower ranks   Σ busy(p) · (c(p) − min over r of c(p)) / l(p)
-    collectives    Σ busy(p) · min over r of c(p) / l(p)
-    host           Σ busy(p) · n(p) / l(p)
+    w(p)           busy(p) / l(p), or where that is below 1, max(0, busy(p) − k(p)) / (c(p) + n(p))
+    slower ranks   Σ w(p) · (c(p) − min over r of c(p))
+    collectives    Σ w(p) · min over r of c(p)
+    host           Σ w(p) · n(p)
     not traced     Σ busy(p), of the phases that the trace lacks
 
 Ranks are the devices of a pool; in `gen`, those that share an engine where several do. What a device waits for outside
@@ -56,7 +59,7 @@ def traced_waits(
     if kernels.empty or STEP_TIME.key not in numbers:
         return {}
     summed = kernels[kernels["span_s"] > 0].groupby(["phase", "device"])[list(KERNEL_TIMES)].sum()
-    traced = summed.to_dict("index")
+    traced = {key: dict(zip(KERNEL_TIMES, map(float, row), strict=True)) for key, *row in summed.itertuples()}
     phases = attributed[~attributed["phase"].isin((IDLE, STEP)) & (attributed["span_s"] > 0)]
     waits: dict[str, float] = {}
     for device, spans in phases.groupby("device")[["phase", "span_s"]]:
@@ -72,9 +75,10 @@ def traced_waits(
             own = traced[phase, device]
             ranks = [(phase, rank) for rank in _ranks(phase, device, placement, shared_by)]
             least = min(traced[rank]["collective_s"] for rank in ranks if rank in traced)
-            slower += seconds * (own["collective_s"] - least) / own["span_s"]
-            collectives += seconds * least / own["span_s"]
-            host += seconds * own["no_kernel_s"] / own["span_s"]
+            of_traced = waited(seconds, own)
+            slower += of_traced * (own["collective_s"] - least)
+            collectives += of_traced * least
+            host += of_traced * own["no_kernel_s"]
         waits |= {
             f"wait_slower_ranks_inside/{device}": slower,
             f"wait_collectives/{device}": collectives,
@@ -82,6 +86,19 @@ def traced_waits(
             f"not_traced/{device}": rest,
         }
     return waits
+
+
+def waited(seconds: float, traced: Mapping[str, float]) -> float:
+    """What is to be multiplied with the waiting of a traced phase for that of a measured one: w in the module's words.
+
+    Args:
+        seconds: of the measured phase.
+        traced: what the traced one's time went into, as of `Launch.kernels`; its `span_s` is above 0.
+    """
+    if seconds >= traced["span_s"]:
+        return seconds / traced["span_s"]
+    waits = traced["collective_s"] + traced["no_kernel_s"]
+    return max(0.0, seconds - traced["kernel_s"] - traced["copy_s"]) / waits if waits else 0.0
 
 
 def _ranks(phase: str, device: str, placement: RunPlacement, shared_by: int) -> tuple[str, ...]:
