@@ -5,6 +5,7 @@ Tracing slows a process down, also once it is over: what has hooked into its CUD
 """
 
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,11 +34,21 @@ class KernelTrace:
         from torch.profiler import ProfilerActivity, profile
 
         torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as trace:
+        # Not to be kept beyond it, for which each event would become an object of its own, in ten times the time.
+        trace = profile(activities=[ProfilerActivity.CUDA], acc_events=False)
+        with warnings.catch_warnings():
+            # What torch says to that before 2.13 goes for several traces of one profiler.
+            warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
+            trace.start()
+        try:
             start = time.perf_counter()
             yield
             torch.cuda.synchronize()
             seconds = time.perf_counter() - start
+        finally:
+            trace.stop()
+        assert trace.profiler
+        assert trace.profiler.kineto_results
         events = [
             (event.name(), event.start_ns(), event.duration_ns())
             for event in trace.profiler.kineto_results.events()

@@ -1,16 +1,17 @@
 """Tracing kernels: how a phase's time is divided, and the step that a launch runs for it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs import patched_program, run_job
 
-from placebench.errors import JobExit
+from placebench.errors import JobExit, LaunchError
 from placebench.record.folder import read_jsonl
 from placebench.run.failures import lacks_only
-from placebench.telemetry.kernels import shares
+from placebench.telemetry.kernels import KernelTrace, shares
 from placebench.telemetry.spans import TRACED_STEP
 
 NAMES = ("nvjet_gemm", "ncclDevKernel_AllGather", "Memcpy HtoD")
@@ -48,6 +49,30 @@ def test_the_parts_of_a_phase_add_up_to_it(events: list[tuple[str, int, int]]) -
     busy = {(start - EPOCH) // MILLISECOND + ms for _, start, length in events for ms in range(length // MILLISECOND)}
     assert sum(found[part] for part in PARTS) == pytest.approx(1.0)
     assert found["no_kernel_s"] == pytest.approx(1.0 - len(busy) / 1000, abs=1e-9)
+
+
+def test_what_the_profiler_saw_makes_no_objects_and_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU it sees operators, and no kernels."""
+    import torch
+    from torch.autograd.profiler import profile as inner
+    from torch.profiler import ProfilerActivity, profile
+
+    def of_cpu(activities: object, **more: Any) -> profile:
+        assert activities == [ProfilerActivity.CUDA]
+        return profile(activities=[ProfilerActivity.CPU], **more)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr("torch.profiler.profile", of_cpu)
+    monkeypatch.setattr(inner, "_parse_kineto_results", lambda *_, **__: pytest.fail("one for every event"))
+    trace = KernelTrace("gpu:0")
+    for step in (1, 2):
+        with trace.phase(step, "gen"):
+            torch.ones(4).sum()
+    with pytest.raises(LaunchError), trace.phase(3, "gen"):
+        raise LaunchError("no memory")
+    found = trace.drain()
+    assert [(row["step"], row["phase"], row["device"]) for row in found] == [(1, "gen", "gpu:0"), (2, "gen", "gpu:0")]
+    assert all(row["no_kernel_s"] == row["span_s"] > 0 for row in found)
 
 
 # Nothing but a GPU has kernels; tests/test_gpu_run.py traces real ones.
