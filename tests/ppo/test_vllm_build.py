@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from placebench.ppo.models import model_config
 from placebench.ppo.rollout.base import Generated, SamplingSettings
-from placebench.ppo.rollout.vllm_build import draws_by_seed, engine_seed, graph_sizes, kv_cache_bytes
+from placebench.ppo.rollout.vllm_build import (
+    draws_by_seed,
+    engine_seed,
+    graph_sizes,
+    kv_cache_bytes,
+    warm_up_as_the_job,
+)
 from placebench.ppo.rollout.vllm_known import Known
 from placebench.predict.memory.engine import EngineMemory
 from placebench.predict.memory.estimate import MemoryEstimate
@@ -70,6 +76,25 @@ def test_only_the_first_model_runner_on_gpus_has_a_price_for_seeds() -> None:
     assert draws_by_seed(second, is_gpu=True)
     assert not draws_by_seed(first, is_gpu=True)
     assert draws_by_seed(first, is_gpu=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed; `make test-slow` sets it up")
+def test_an_engine_warms_up_by_what_the_job_samples_with_and_vllms_own_are_as_ever() -> None:
+    """There is no GPU here: it is called as vLLM's worker and its warm-up on one do."""
+    from vllm import SamplingParams
+    from vllm.v1.worker.gpu_worker import Worker
+
+    before = SamplingParams.for_sampler_warmup(), Worker.compile_or_warm_up_model
+    assert before[0].repetition_penalty != 1
+    told: list[str] = []
+    with warm_up_as_the_job(lambda: told.append("now"), 0.9):
+        of_job = SamplingParams.for_sampler_warmup()
+        with pytest.raises(AttributeError):  # of what is no worker
+            Worker.compile_or_warm_up_model(SimpleNamespace())
+    assert told == ["now"]
+    assert of_job == SamplingParams(temperature=1.0, top_p=0.9, logprobs=0, seed=0)
+    assert (SamplingParams.for_sampler_warmup(), Worker.compile_or_warm_up_model) == before
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ class VllmRollout:
                 device_settings = self._gpu_settings(
                     workload, sequences, cache_bytes, sleeps=workload.rollout.sleep and not alone
                 )
-                building.enter_context(warm_up_as_the_job(on_warm_up))
+                building.enter_context(warm_up_as_the_job(on_warm_up, workload.rollout.top_p))
             else:
                 # A prompt worked through in parts draws a token after each and takes the draw back from its request's
                 # seed, which generators on CPU cannot.

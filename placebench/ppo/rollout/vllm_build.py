@@ -143,15 +143,22 @@ def graph_sizes(sequences: int) -> list[int]:
 
 
 @contextmanager
-def warm_up_as_the_job(announce: Callable[[], None]) -> Iterator[None]:
-    """Call `announce` before the engine built inside warms up, and let it compile where the job does from there on.
+def warm_up_as_the_job(announce: Callable[[], None], top_p: float) -> Iterator[None]:
+    """Call `announce` before the engine built inside warms up, and let it compile what and where the job does.
 
     vLLM has the process keep what it compiles in a folder for the engine's model and settings, where no launch with
-    other settings, and none of the trained models, would find it.
+    other settings, and none of the trained models, would find it. And it compiles all that its sampler can do, such as
+    penalties and lists of bad words, of which the job uses next to nothing.
+
+    Args:
+        announce: called before.
+        top_p: of the job's sampling.
     """
+    from vllm import SamplingParams
     from vllm.v1.worker.gpu_worker import Worker
 
-    warm_up = Worker.compile_or_warm_up_model
+    warm_up, sampling = Worker.compile_or_warm_up_model, vars(SamplingParams).get("for_sampler_warmup")
+    parameters = SamplingParams(temperature=1.0, top_p=top_p, logprobs=0, seed=0)
     of_the_job = {name: os.environ.get(name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
 
     def announced(worker: Worker) -> Any:
@@ -164,10 +171,14 @@ def warm_up_as_the_job(announce: Callable[[], None]) -> Iterator[None]:
         return warm_up(worker)
 
     Worker.compile_or_warm_up_model = announced
+    if sampling:
+        SamplingParams.for_sampler_warmup = staticmethod(lambda: parameters)
     try:
         yield
     finally:
         Worker.compile_or_warm_up_model = warm_up
+        if sampling:
+            SamplingParams.for_sampler_warmup = sampling
 
 
 @contextmanager
