@@ -70,13 +70,16 @@ def test_what_each_gpu_waits_for_has_its_parts_inside_phases(tmp_path: Path) -> 
     """In `standard`, cpu:1 comes first to the collectives of update_actor; in `split`, it has no part in them."""
     phases = [phase for phase in STANDARD.times if phase not in ("adv", "gen")]
     shares = {"span_s": 1.0, "kernel_s": 0.6, "collective_s": 0.1, "copy_s": 0.05, "no_kernel_s": 0.25}
-    kernels = []
+    kernels: list[dict[str, object]] = []
     for phase in phases:
         begin, end = STANDARD.times[phase]
-        times = {name: share * (end - begin) for name, share in shares.items()}
-        kernels += [{"phase": phase, "device": device, **times} for device in ("cpu:0", "cpu:1")]
-    kernels[-3] |= {"collective_s": 0.3 * kernels[-3]["span_s"], "kernel_s": 0.4 * kernels[-3]["span_s"]}
-    assert (kernels[-3]["phase"], kernels[-3]["device"]) == ("update_actor", "cpu:1")
+        parts = dict(shares)
+        for device in ("cpu:0", "cpu:1"):
+            if (phase, device) == ("update_actor", "cpu:1"):
+                parts |= {"collective_s": 0.3, "kernel_s": 0.4}
+            kernels.append(
+                {"phase": phase, "device": device} | {k: share * (end - begin) for k, share in parts.items()}
+            )
     path = gpu_run(rounds=2, kernels=kernels, pace=lambda *_: 1.0).write(tmp_path / "run")
     write_report(path)
     summary = read_summary(path)
