@@ -92,6 +92,7 @@ class StepModel:
     phases: PhaseModel
     devices: Sequence[Device]
     _placed: dict[Workload, PhaseModel] = field(default_factory=dict, repr=False)
+    _sizes: dict[tuple[frozenset[Role], int], tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     def step(self, placement: Placement) -> PredictedStep:
         """What a step takes.
@@ -184,11 +185,11 @@ class StepModel:
             roles: that live in the pool.
             tensor_parallel: devices that share an engine, where responses are generated in it.
         """
-        return tuple(
-            size
-            for size in self._shareable(frozenset(roles), tensor_parallel)
-            if self._fits(roles, size, tensor_parallel)
-        )
+        key = frozenset(roles), tensor_parallel
+        if key not in self._sizes:
+            shareable = self._shareable(*key)
+            self._sizes[key] = tuple(size for size in shareable if self._fits(roles, size, tensor_parallel))
+        return self._sizes[key]
 
     def _shareable(self, roles: frozenset[Role], shared_by: int) -> tuple[int, ...]:
         batch = self._workload.batch

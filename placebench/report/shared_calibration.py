@@ -9,6 +9,7 @@ from statistics import fmean
 from pydantic import ValidationError
 
 from placebench.compare.metrics import STEP_TIME, TOKENS
+from placebench.compare.statistics.estimates import quantile
 from placebench.errors import UsageError
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase
 from placebench.report.kept import read_summary
@@ -165,6 +166,4 @@ def _spread(step: QuantitySummary) -> float | None:
     """The launches' standard deviation, from their interval; see `compare.statistics.estimates`."""
     if step.n < 2 or not step.low or not step.high:
         return None
-    from scipy.stats import t
-
-    return log(step.high / step.low) / 2 / float(t.ppf(0.975, step.n - 1)) * sqrt(step.n)
+    return log(step.high / step.low) / 2 / float(quantile(step.n - 1, 0.975)) * sqrt(step.n)
