@@ -21,7 +21,6 @@ import click
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile
 
 from placebench.compare.measure.efficiency import Work
 from placebench.ppo.batch import SequenceBatch
@@ -33,7 +32,7 @@ from placebench.spec.phases import PHASE
 from placebench.spec.shapes import model_shape
 from placebench.spec.workload import Workload
 from placebench.spec.workload_reading import build_workload
-from placebench.telemetry.kernels import shares
+from placebench.telemetry.kernels import device_events, shares
 
 # Kernels that a trace names; the rest takes little.
 NAMED = 15
@@ -123,13 +122,8 @@ def _time(run: Callable[[], object], device: torch.device) -> float:
 
 def _traced(run: Callable[[], object], device: torch.device) -> Iterator[str]:
     """Where the time of a phase goes: shares with and without a kernel, and the kernels that take most, a line each."""
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
+    with device_events() as events:
         seconds = _time(run, device)
-    events = [
-        (event.name(), event.start_ns(), event.duration_ns())
-        for event in found.profiler.kineto_results.events()
-        if event.device_type().name == "CUDA"
-    ]
     parts = shares(events, seconds)
     yield "  " + ", ".join(f"{name} {value:.4f}" for name, value in parts.items())
     lengths: dict[str, list[float]] = defaultdict(list)

@@ -18,6 +18,8 @@ COMPUTE, COLLECTIVE, COPY = "compute", "collective", "copy"
 # How the kernels of collectives are named: NCCL's, and vLLM's own all-reduce.
 _COLLECTIVES = ("nccl", "cross_device_reduce")
 _COPIES = ("Memcpy", "Memset")
+Event = tuple[str, int, int]
+"""Something that ran on a device: its name, and start and length in nanoseconds."""
 
 
 class KernelTrace:
@@ -31,29 +33,12 @@ class KernelTrace:
     def phase(self, step: int, name: str) -> Iterator[None]:
         """Trace the body."""
         import torch
-        from torch.profiler import ProfilerActivity, profile
 
-        torch.cuda.synchronize()
-        # Not to be kept beyond it, for which each event would become an object of its own, in ten times the time.
-        trace = profile(activities=[ProfilerActivity.CUDA], acc_events=False)
-        with warnings.catch_warnings():
-            # What torch says to that before 2.13 goes for several traces of one profiler.
-            warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
-            trace.start()
-        try:
+        with device_events() as events:
             start = time.perf_counter()
             yield
             torch.cuda.synchronize()
             seconds = time.perf_counter() - start
-        finally:
-            trace.stop()
-        assert trace.profiler
-        assert trace.profiler.kineto_results
-        events = [
-            (event.name(), event.start_ns(), event.duration_ns())
-            for event in trace.profiler.kineto_results.events()
-            if event.device_type().name == "CUDA"
-        ]
         self._rows.append({"step": step, "phase": name, "device": self._device, **shares(events, seconds)})
 
     def drain(self) -> list[dict[str, Any]]:
@@ -62,11 +47,38 @@ class KernelTrace:
         return rows
 
 
-def shares(events: list[tuple[str, int, int]], seconds: float) -> dict[str, float]:
+@contextmanager
+def device_events() -> Iterator[list[Event]]:
+    """What runs on the process's GPU inside; the list is filled at the end."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    events: list[Event] = []
+    torch.cuda.synchronize()
+    # Not to be kept beyond it, for which each event would become an object of its own, in ten times the time.
+    trace = profile(activities=[ProfilerActivity.CUDA], acc_events=False)
+    with warnings.catch_warnings():
+        # What torch says to that before 2.13 goes for several traces of one profiler.
+        warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
+        trace.start()
+    try:
+        yield events
+    finally:
+        trace.stop()
+    assert trace.profiler
+    assert trace.profiler.kineto_results
+    events += [
+        (event.name(), event.start_ns(), event.duration_ns())
+        for event in trace.profiler.kineto_results.events()
+        if event.device_type().name == "CUDA"
+    ]
+
+
+def shares(events: list[Event], seconds: float) -> dict[str, float]:
     """How the seconds of a phase were spent.
 
     Args:
-        events: name, start and length of what ran on the device, in nanoseconds.
+        events: what ran on the device.
         seconds: length of the phase.
 
     Returns:
