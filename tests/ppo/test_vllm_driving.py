@@ -142,6 +142,35 @@ def test_a_request_that_an_error_ends_has_what_it_had() -> None:
     assert run(engine, ["a"]) == [Generated([7], [-1.0])]
 
 
+@pytest.mark.parametrize(
+    ("queue", "count", "tokens", "parts"),
+    [([], 16, 1024, [2, 14]), ([], 16, 1023, [16]), ([], 1, 4096, [1]), (None, 16, 1024, [16])],
+)
+def test_while_the_device_works_on_the_first_prompts_the_others_are_put_in(
+    queue: list[Any] | None, count: int, tokens: int, parts: list[int]
+) -> None:
+    names = [str(number) for number in range(count)]
+    before = parts[0]
+    steps = [Step(names[:before], None, {name: [1] for name in names[:before]}, set())] if len(parts) > 1 else []
+    steps.append(Step(names, None, {name: [2] for name in names}, set(names)))
+    engine = Engine(steps)
+    put_in: list[int] = []
+
+    def enqueue(prompts: list[Any], parameters: list[None], use_tqdm: bool) -> list[str]:
+        put_in.append(len(prompts))
+        first = len(put_in) > 1 and put_in[0]
+        return Engine.enqueue(engine, names[first : first + len(prompts)], parameters, use_tqdm)
+
+    engine.enqueue = enqueue  # type: ignore[method-assign]
+    engine.engine_core.engine_core.batch_queue = queue
+    calls: list[None] = []
+    prompts = [{"prompt_token_ids": [7] * tokens}] * count
+    found = run_requests(engine, prompts, [None] * count, lambda: calls.append(None), Known())
+    assert put_in == parts
+    assert len(calls) == len(parts)
+    assert found == [Generated([1, 2] if len(parts) > 1 and at < before else [2], None) for at in range(count)]
+
+
 def test_something_is_called_before_every_step_and_the_scheduler_is_left_as_it_was() -> None:
     engine = Engine([Step(["a"], None, {"a": [1]}, set()), Step(["a"], None, {"a": [2]}, {"a"})])
     update, calls = engine.scheduler.update_from_output, []

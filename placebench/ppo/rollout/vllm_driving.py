@@ -4,8 +4,9 @@ While the GPU computes a token step the host has to get ready for the next, and 
 vLLM's front end works on every token of every request: it keeps statistics, looks for the ends of texts that nobody
 decodes, and turns each log-probability into objects. Here it sees a request once, when that is over; tokens and
 log-probabilities are taken where the scheduler has those of a whole step, as one array. The scheduler asks for room in
-the cache for every token of every request, which comes in blocks of many tokens: here it asks once a block. And where
-only tokens are new in a step, the scheduler's work is not done at all, see `vllm_steady`.
+the cache for every token of every request, which comes in blocks of many tokens: here it asks once a block. Where
+only tokens are new in a step, the scheduler's work is not done at all, see `vllm_steady`. And while the GPU works on
+the first prompts, the host puts the other requests in.
 """
 
 from collections import defaultdict
@@ -17,6 +18,10 @@ from typing import Any
 from placebench.ppo.rollout.base import Generated
 from placebench.ppo.rollout.vllm_known import Known
 from placebench.ppo.rollout.vllm_steady import steady_steps
+
+# Of a batch's requests the share that goes in first, and the least tokens of their prompts: a GPU needs longer for
+# these than the host to put the others in.
+_FIRST_SHARE, _FIRST_TOKENS = 1 / 8, 2048
 
 
 def run_requests(
@@ -34,11 +39,28 @@ def run_requests(
     core = engine.llm_engine
     scheduler = core.engine_core.engine_core.scheduler
     with asked_once_a_block(scheduler), _taken_from(scheduler) as taken, steady_steps(scheduler, known, taken):
-        numbers = engine.enqueue(prompts, parameters, use_tqdm=False)
+        numbers: list[str] = []
+        if first := _first(core, prompts):
+            numbers += engine.enqueue(prompts[:first], parameters[:first], use_tqdm=False)
+            before_step()
+            core.step()
+        numbers += engine.enqueue(prompts[first:], parameters[first:], use_tqdm=False)
         while core.has_unfinished_requests():
             before_step()
             core.step()
     return [taken.response(number) for number in numbers]
+
+
+def _first(core: Any, prompts: Sequence[Any]) -> int:
+    """How many requests go in before the others; 0 where a step waits for the device, or these would not keep it busy.
+
+    vLLM's core has a queue of batches where a step hands its work over and does not wait for it.
+    """
+    first = ceil(_FIRST_SHARE * len(prompts))
+    if getattr(core.engine_core.engine_core, "batch_queue", None) is None or first == len(prompts):
+        return 0
+    tokens = sum(len(prompt["prompt_token_ids"]) for prompt in prompts[:first])
+    return first if tokens >= _FIRST_TOKENS else 0
 
 
 class _Taken:
