@@ -4,7 +4,6 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from itertools import permutations, product
 from math import nan
 from pathlib import Path
@@ -17,6 +16,7 @@ from scipy.optimize import nnls
 from placebench.compare.measure.efficiency import Work
 from placebench.predict.interval import HeldOut, PredictionClass
 from placebench.predict.kernel_tables import engine_tables
+from placebench.predict.known import shipped_calibrations
 from placebench.predict.peaks import known_peak
 from placebench.predict.phases import PhaseModel
 from placebench.predict.prediction import launch_spread
@@ -42,7 +42,6 @@ MEASURED_AT = {
     "errors-3.csv": "here",
     "errors-4.csv": "committed/h200-qwen2.5-1.5b-grpo-8192",
 }
-SHIPPED = Path(str(files("placebench.predict").joinpath("data", "calibrations")))
 REFERENCE = Path(__file__).parent.parent / "runs" / "reference"
 
 
@@ -288,7 +287,7 @@ def decode_kernels(path: Path, prompt: int) -> Iterator[tuple[str, float, float,
         The model; seconds of a token step's kernels as traced, by the predictor from the calibration that is shipped,
         and by AIConfigurator, NaN without its tables.
     """
-    shipped = read_calibration(SHIPPED / f"{path.stem}.json")
+    shipped = shipped_calibrations()[path.stem]
     device = Device("gpu:0", "gpu", 0, "node0", shipped.device, shipped.device_bytes)
     for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
         if "kernels_s" not in row:

@@ -9,10 +9,12 @@ All are of the same GPU. What hosts took is in it as it was measured, on several
 from pathlib import Path
 
 import click
-from prediction_cases import SHIPPED
 
+import placebench
 from placebench.record.calibration_file import CalibrationFile
 from placebench.report.calibrations import load_calibration
+
+SHIPPED = Path(placebench.__file__).parent / "predict" / "data" / "calibrations"
 
 
 @click.command()

@@ -43,9 +43,10 @@ class Factor:
 
 
 # What is believed of every part before it is measured, by the benchmark of an H100; what the host takes for
-# micro-batches and steps of the optimizer by several sizes of them on H200s (runs/reference/calibration). Kernels of
-# training reach some two thirds of the peak, those that move memory most of its rate. What a host takes is known to
-# within a factor of two; what a sequence takes of a token step is from those of 64 and 256 sequences.
+# micro-batches and steps of the optimizer, and short kernels of generation, by several sizes on H200s
+# (runs/reference/calibration). Kernels of training reach some two thirds of the peak, those that move memory most of
+# its rate. What a host takes is known to within a factor of two; what a sequence takes of a token step is from those of
+# 64 and 256 sequences.
 FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
     Activity.GENERATE: {
         "weights": Factor(1.3, 0.1),

@@ -153,15 +153,17 @@ def test_while_the_device_works_on_the_first_prompts_the_others_are_put_in(
     before = parts[0]
     steps = [Step(names[:before], None, {name: [1] for name in names[:before]}, set())] if len(parts) > 1 else []
     steps.append(Step(names, None, {name: [2] for name in names}, set(names)))
-    engine = Engine(steps)
     put_in: list[int] = []
 
-    def enqueue(prompts: list[Any], parameters: list[None], use_tqdm: bool) -> list[str]:
-        put_in.append(len(prompts))
-        first = len(put_in) > 1 and put_in[0]
-        return Engine.enqueue(engine, names[first : first + len(prompts)], parameters, use_tqdm)
+    class Named(Engine):
+        """Requests have numbers in the order in which they are put in."""
 
-    engine.enqueue = enqueue  # type: ignore[method-assign]
+        def enqueue(self, prompts: list[Any], parameters: list[None], use_tqdm: bool) -> list[str]:
+            first = sum(put_in)
+            put_in.append(len(prompts))
+            return super().enqueue(names[first : first + len(prompts)], parameters, use_tqdm)
+
+    engine = Named(steps)
     engine.engine_core.engine_core.batch_queue = queue
     calls: list[None] = []
     prompts = [{"prompt_token_ids": [7] * tokens}] * count
