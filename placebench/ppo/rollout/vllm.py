@@ -107,6 +107,8 @@ class VllmRollout:
                 enable_prefix_caching=keeps_prefixes,
                 **device_settings,
             )
+        # Asked once: vLLM looks through every package that is installed to answer, for longer than a token step takes.
+        self._seeded = draws_by_seed(self._engine.llm_engine.vllm_config, is_gpu=self._is_gpu)
 
     def _gpu_settings(self, workload: Workload, sequences: int, cache_bytes: int, *, sleeps: bool) -> dict[str, Any]:
         free, whole = torch.cuda.mem_get_info()
@@ -144,14 +146,13 @@ class VllmRollout:
         from vllm import SamplingParams
 
         self._engine.apply_model(lambda model: setattr(model.logits_processor, "scale", 1 / settings.temperature))
-        seeded = draws_by_seed(self._engine.llm_engine.vllm_config, is_gpu=self._is_gpu)
         cases = self._gather(list(zip(prompts, longest, seeds, strict=True)))
         parameters = [
             SamplingParams(
                 max_tokens=limit,
                 temperature=1.0,
                 top_p=settings.top_p,
-                seed=seed if seeded else None,
+                seed=seed if self._seeded else None,
                 # vLLM's own idea of the end of a sequence comes from the model's config; the settings alone count.
                 ignore_eos=True,
                 stop_token_ids=[] if settings.ignore_eos else list(settings.stop_token_ids),
