@@ -263,6 +263,18 @@ def other_token_budgets(path: Path) -> Iterator[Result]:
             yield from _sizes(PredictionClass.OTHER_HOST, group, of_host, f"{name}/{one.parent.name}", target)
 
 
+def by_what_is_shipped(path: Path) -> Iterator[Result]:
+    """Steps with each size of micro-batches, of GPUs of which the calibration that is shipped has none of them."""
+    shipped = {file.device: file for file in shipped_calibrations().values()}
+    for one in sorted(path.glob("grid/*/calibration-*.json")):
+        target = read_calibration(one)
+        file = shipped[target.device]
+        if not {case.step_s for case in target.cases} & {case.step_s for case in file.cases}:
+            name = f"{path.name}/{one.parent.parent.name}/{one.parent.name}"
+            group = f"shipped to {name}, micro-batches of {_budget(target)} tokens"
+            yield from _sizes(PredictionClass.OTHER_HOST, group, [file], name, target)
+
+
 def _sizes(
     kind: PredictionClass, group: str, sources: Sequence[CalibrationFile], name: str, target: CalibrationFile
 ) -> Iterator[Result]:

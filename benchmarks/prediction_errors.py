@@ -5,9 +5,9 @@
 Every case is a placement that was measured and that the predictor did not see: of each folder of runs/reference the
 placements after its first one, predicted from the first one alone (same run), and all placements of every folder
 predicted from each other folder alone; and what runs/reference/calibration holds: steps that were predicted before they
-were run, and steps with micro-batches of one size predicted from those of another. Coverage is that of intervals which
-come from the cases of other folders. `--write-table` keeps the cases as the table that `placebench predict` takes its
-intervals from.
+were run, and steps with micro-batches of one size predicted from those of another, or from what is shipped. Coverage is
+that of intervals which come from the cases of other folders. `--write-table` keeps the cases as the table that
+`placebench predict` takes its intervals from.
 
 The others: `a + b/n`, the phases' times as measured, fitted to the numbers of devices that there are, which knows of
 the same work alone; and the operations of a step at the share of the peak that the first measured placement reached.
@@ -30,6 +30,7 @@ from prediction_cases import (
     REFERENCE,
     Folder,
     Result,
+    by_what_is_shipped,
     decode_kernels,
     from_one_gpu,
     model_of,
@@ -61,16 +62,14 @@ def main(write_table: bool) -> None:
     """Print errors, coverage and memory errors as Markdown tables."""
     folders = read_folders()
     kept = REFERENCE / "calibration"
-    found = [*results(folders), *predicted_before(kept), *other_token_budgets(kept)]
+    found = [*results(folders), *predicted_before(kept), *other_token_budgets(kept), *by_what_is_shipped(kept)]
     _print_table("Steps", ("class", "n", "mean", "worst", "GPU-bound", "host-bound", "90 % covers"), _classes(found))
     ways = list(_ways(found))
     _print_table("Steps beside other ways to predict them", ("class", "way", "n", "mean", "ours", "nearer"), ways)
     worse = [f"{kind} ({way})" for kind, way, _, mean, ours, _ in ways if float(mean[:-2]) <= float(ours[:-2])]
     print(f"Not better on average than: {', '.join(worse) or 'none'}.\n")
     _print_table("Generation alone", ("class", "n", "predictor", "AIConfigurator"), _generation(found))
-    _print_table(
-        "Kernels of a token step on an H200", ("model", "n", "predictor", "worst", "AIConfigurator"), _decode()
-    )
+    _print_table("Kernels of a token step", ("GPU", "model", "n", "predictor", "worst", "AIConfigurator"), _decode())
     _print_table("Order of placements predicted together", ("class", "pairs over 10 % apart", "right"), _orders(found))
     _print_table("Sizes on the host of their calibration, again", ("by", "n", "mean", "worst"), _again())
     single = list(from_one_gpu(folders))
@@ -172,12 +171,14 @@ def _generation(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
 
 
 def _decode() -> Iterator[tuple[object, ...]]:
-    rows = list(decode_kernels(REFERENCE / "calibration" / "decode" / "h200.jsonl", DECODE_PROMPT))
-    for model in dict.fromkeys(model for model, *_ in rows):
-        of_model = [one for one in rows if one[0] == model]
-        ours = [_relative(predicted, traced) for _, traced, predicted, _ in of_model]
-        theirs = [_relative(tabled, traced) for _, traced, _, tabled in of_model if not isnan(tabled)]
-        yield model, len(ours), _mean(ours), f"{100 * max(ours):.1f} %", _mean(theirs) if theirs else "not installed"
+    for path in sorted((REFERENCE / "calibration" / "decode").glob("*.jsonl")):
+        rows = list(decode_kernels(path, DECODE_PROMPT))
+        for model in sorted({model for model, *_ in rows}):
+            of_model = [one for one in rows if one[0] == model]
+            ours = [_relative(predicted, traced) for _, traced, predicted, _ in of_model]
+            theirs = [_relative(tabled, traced) for _, traced, _, tabled in of_model if not isnan(tabled)]
+            tables = _mean(theirs) if theirs else "not installed"
+            yield path.stem.upper(), model, len(ours), _mean(ours), f"{100 * max(ours):.1f} %", tables
 
 
 def _orders(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
