@@ -60,7 +60,7 @@ def test_the_text_is_that_of_the_predictions_with_who_moves_and_what_no_word_say
     shown = " ".join(result.output.split())
     assert "The fastest placements that train the same; the fastest is " in shown
     assert "on weights up to 1 update old, which changes what is trained" in shown
-    assert "How far to trust this (same run, generation does not wait for the host: standard, " in shown
+    assert "How far to trust this (same run, generation does not wait for the host: standard" in shown
     assert "To decide it (write the files first, with --write DIR here; " in shown
     assert "DIR/actor" in shown
     assert "--write DIR writes the files for --placements." in shown
