@@ -113,7 +113,6 @@ def test_on_gpus_requests_have_their_seeds_where_that_costs_nothing(
     asked: list[int | None] = []
 
     class Engine:
-        llm_engine = SimpleNamespace(vllm_config=config)
         apply_model = staticmethod(lambda change: None)
 
     def look(engine: Any, prompts: Any, parameters: Any, *others: Any) -> list[Generated]:
@@ -122,6 +121,7 @@ def test_on_gpus_requests_have_their_seeds_where_that_costs_nothing(
 
     monkeypatch.setattr("placebench.ppo.rollout.vllm.run_requests", look)
     rollout = object.__new__(VllmRollout)
-    rollout._engine, rollout._group, rollout._is_gpu, rollout._known = Engine(), None, True, Known()
+    rollout._engine, rollout._group, rollout._known = Engine(), None, Known()
+    rollout._seeded = draws_by_seed(config, is_gpu=True)
     rollout.generate([[5, 6, 7], [9]], [4, 4], [11, 12], SamplingSettings(1.0, 1.0, True, (0,)))
     assert asked == ([11, 12] if second_runner else [None, None])
