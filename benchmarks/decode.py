@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any, TextIO
@@ -80,10 +81,16 @@ class Side:
         case = {"model": self.model, "sequences": sequences, "tokens": tokens}
         return case | {"side": self.name, "log_probs": log_probs} | row
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process is over."""
+        return self._process.poll() is not None
+
     def dismiss(self) -> None:
         """Say that nothing more will be asked."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):  # it has ended, with a question that it never read
+            self._process.stdin.close()
 
     def end(self, patience_s: float) -> None:
         """Wait for its end, and then end it and all that it has started."""
@@ -143,13 +150,14 @@ def main(
                 mine = [one for one in there if one.model == model]
                 asked = lengths or (_workload(settings, model, counts, lengths).batch.max_response_length,)
                 _compare(mine, counts, asked, pairs, stream, log_probs=(False,) if alone else (False, True))
+        lasted = [one for one in there if not one.has_ended]
     finally:
         for one in sides:
             one.dismiss()
         for one in sides:
             one.end(5)
-    if len(there) < len(sides):
-        raise click.ClickException("not every engine came up; see above")
+    if len(lasted) < len(sides):
+        raise click.ClickException("not every engine came up and lasted; see above")
 
 
 def _compare(

@@ -164,7 +164,7 @@ class PhaseModel:
         return self._known[key]
 
     def _find(self, name: str, devices: int, shared_by: int) -> PhaseSeconds:
-        same = [one for one in self._measured(name) if one.is_same and one.phase.tensor_parallel == shared_by]
+        same = [one for one in self._measured(name) if one.is_same and _engine_size(one.phase) == shared_by]
         if exact := [one.phase for one in same if one.phase.devices == devices]:
             return _mean(exact)
         is_traced = any(one.phase.kernel_s is not None for one in same)
@@ -311,6 +311,11 @@ def tells_devices(case: MeasuredCase, phase: MeasuredPhase) -> bool:
     return bool(case.workload or phase.devices or PHASE[phase.name].role is None)
 
 
+def _engine_size(phase: MeasuredPhase) -> int:
+    """Devices that share an engine, where the phase is of engines; older files have it of every phase."""
+    return phase.tensor_parallel if phase.name == GEN else 1
+
+
 def _workload_of(case: MeasuredCase) -> Workload | None:
     """The workload of a case; None of a job of the user's, and of a version that has other keys."""
     try:
@@ -324,7 +329,7 @@ def _parts_of_case(
 ) -> PhaseParts | None:
     if workload is None or case.models is None or peak is None:
         return None
-    shared_by = phase.tensor_parallel
+    shared_by = _engine_size(phase)
     nodes = file.nodes if phase.devices > file.device_count // file.nodes else 1
     work = phase_work(
         phase.name, workload, case.models, phase.devices, tensor_parallel=shared_by, nodes=nodes, counts=case.counts

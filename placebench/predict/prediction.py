@@ -139,8 +139,8 @@ def predict(
 def class_of(model: StepModel, placement: Placement, *, elsewhere: bool = False) -> PredictionClass:
     """What lies between what was measured and a placement."""
     phases, files = model.phases, model.phases.calibrations
-    used = max(sum(1 for count in pool.counts if count) for pool in placement.pools)
-    if used > max(file.nodes for file in files):
+    used = {node for pool in placement.pools for node, count in enumerate(pool.counts) if count}
+    if len(used) > max(file.nodes for file in files):
         return PredictionClass.MORE_NODES
     if elsewhere or phases.device.name not in {file.device for file in files}:
         return PredictionClass.OTHER_HOST

@@ -171,8 +171,9 @@ class StepModel:
 
     def memory(self, placement: Placement) -> Mapping[str, int]:
         """The most bytes that a device of each pool holds at a time."""
+        workload = placed_workload(self._workload, placement)
         return {
-            pool.name: self._estimate(placement.roles_in(pool.name), pool.size, placement.tensor_parallel).peak
+            pool.name: self._estimate(workload, placement.roles_in(pool.name), pool.size).peak
             for pool in placement.pools
         }
 
@@ -204,21 +205,18 @@ class StepModel:
 
     def _fits(self, roles: Collection[Role], size: int, shared_by: int) -> bool:
         have = min(device.memory_bytes for device in self.devices)
-        estimate = self._estimate(roles, size, shared_by)
+        rollout = self._workload.rollout.model_copy(update={"tensor_parallel_size": shared_by})
+        estimate = self._estimate(self._workload.model_copy(update={"rollout": rollout}), roles, size)
         if Role.ROLLOUT in roles and self._workload.rollout.backend == "vllm":
             engine = EngineMemory(estimate.workload, estimate.actor, size, estimate.kind, have)
             if engine.is_starved:
                 return False
         return estimate.peak <= have
 
-    def _estimate(self, roles: Collection[Role], size: int, shared_by: int | None) -> MemoryEstimate:
+    def _estimate(self, workload: Workload, roles: Collection[Role], size: int) -> MemoryEstimate:
         shapes, device = self.phases.shapes, self.devices[0]
         assert shapes is not None
         have = min(one.memory_bytes for one in self.devices)
-        workload = self._workload
-        if shared_by is not None:
-            rollout = workload.rollout.model_copy(update={"tensor_parallel_size": shared_by})
-            workload = workload.model_copy(update={"rollout": rollout})
         return MemoryEstimate(
             workload, shapes.actor, shapes.critic, tuple(roles), size, device.kind, shapes.reward, have
         )

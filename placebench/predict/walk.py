@@ -10,9 +10,6 @@ from placebench.spec.phases import GEN, UPDATE_WEIGHTS, Phase
 from placebench.spec.placement import Overlap
 from placebench.spec.stepgraph import graph_among, ready_phases
 
-# Steps until engines that run ahead have settled, beyond the staleness.
-SETTLING = 4
-
 Times = dict[str, tuple[float, float]]
 """Start and end of each phase by its name, in seconds."""
 
@@ -91,18 +88,15 @@ def _steady_times(seconds: Mapping[str, float], pools: Mapping[str, str], stalen
     """A step once engines that generate ahead of it have settled, and its seconds.
 
     Generation waits for its engines and for weights old by `staleness` updates; training for its sequences and for the
-    step before. The times are those of the work that is done in the step's time, generation for a later one among it.
+    step before. So each step of either waits for the one before, and the two, with the update between them, for each
+    other across `staleness` + 1 steps; in the long run a step takes what the slowest of these cycles takes for one (the
+    maximum cycle mean: Baccelli et al., Synchronization and Linearity, 1992, chapter 3). The times are those of the
+    work that is done in the step's time, generation for a later one among it.
     """
     rest = graph_among([name for name in seconds if name not in (GEN, UPDATE_WEIGHTS)])
     times = walk(rest, seconds, pools, Overlap.ALL)
     training = max((end for _, end in times.values()), default=0.0)
     gen, update = seconds.get(GEN, 0.0), seconds.get(UPDATE_WEIGHTS, 0.0)
-    generated, trained, sent = [0.0], [0.0], [0.0]
-    for step in range(1, 2 * staleness + 2 * SETTLING):
-        generated.append(max(generated[-1], sent[max(0, step - 1 - staleness)]) + gen)
-        trained.append(max(generated[-1], trained[-1]) + training)
-        sent.append(trained[-1] + update)
-    settled = len(trained) // 2
-    step_s = (trained[-1] - trained[settled]) / (len(trained) - 1 - settled)
+    step_s = max(gen, training, (gen + training + update) / (staleness + 1))
     ahead = {GEN: (0.0, gen), UPDATE_WEIGHTS: (training, training + update)}
     return times | {name: ahead[name] for name in ahead if name in seconds}, step_s

@@ -15,7 +15,7 @@ from placebench.record.calibration_file import CalibrationFile, MeasuredCase, Me
 from placebench.report.kept import read_summary
 from placebench.report.placement_schema import PlacementSummary, QuantitySummary
 from placebench.report.schema import Summary
-from placebench.spec.phases import PHASE, PHASE_ORDER
+from placebench.spec.phases import GEN, PHASE, PHASE_ORDER
 from placebench.spec.placement import Placement
 from placebench.spec.shapes import JobShapes, job_shapes
 from placebench.spec.words import parse_placement
@@ -155,7 +155,7 @@ def _phases(summary: Summary, placement: PlacementSummary) -> Iterator[MeasuredP
         yield MeasuredPhase(
             name=name,
             devices=len(placement.pools[placement.roles[role]]) if role else 0,
-            tensor_parallel=shared_by,
+            tensor_parallel=shared_by if name == GEN else 1,
             seconds=whole[name],
             kernel_s=kernels.kernel_s + kernels.copy_s if kernels else None,
             collective_s=kernels.collective_s if kernels else None,

@@ -52,7 +52,11 @@ class GpmReader:
         self._request.numMetrics = len(METRICS)
         for position, (_, metric, _) in enumerate(METRICS):
             self._request.metrics[position].metricId = metric
-        pynvml.nvmlGpmSampleGet(handle, self._last)
+        try:
+            pynvml.nvmlGpmSampleGet(handle, self._last)
+        except pynvml.NVMLError:
+            self.free()
+            raise
         self._taken = clock.mono()
 
     def read(self) -> dict[str, float | None]:
@@ -120,4 +124,6 @@ def probe(handles: Iterable[tuple[str, Any]], clock: SpanClock) -> tuple[dict[st
                 readers[device] = reader
         except pynvml.NVMLError as error:
             absent[device] = str(error)
+        if device in absent:
+            reader.free()
     return readers, absent

@@ -109,6 +109,11 @@ def test_a_shared_run_of_gpus_tells_of_other_sizes_models_and_nodes() -> None:
     assert smaller.prediction_class == "other model"
     (many,) = predicted("--from", run, "--placements", "standard", "--devices", "gpu:8x2@141GiB").placements
     assert (many.prediction_class, many.devices) == ("more nodes", 16)
+    words = ("--placements", "split,split@nodes", "--devices", "gpu:4x2@141GiB", "--batch-size", "64")
+    one_node, two_nodes = predicted("--from", run, *words).placements
+    assert two_nodes.prediction_class == "more nodes"
+    assert two_nodes.low_s is None
+    assert one_node.prediction_class == "more nodes"
 
 
 def test_a_calibration_is_written_and_taken_again() -> None:
@@ -152,6 +157,11 @@ def test_a_figure_shows_a_step_of_each_placement() -> None:
 def test_replicas_are_predicted_with_whole_models() -> None:
     (two,) = predicted("--from", ROOT / "runs/reference/4x-h200/grpo", "--placements", "ddp:2").placements
     assert two.step_s == pytest.approx(4.03, rel=0.05)
+    assert two.memory_bytes["replicas"] / 2**30 == pytest.approx(75.1, rel=0.05)
+    job = ("--set", "algorithm.name=grpo", "--set", "batch.group_size=4", "--model", "qwen2.5-1.5b")
+    replicas = predicted("--gpu", "H200", "--devices", "gpu:4", *job, "--placements", "ddp:1,ddp:4,ddp:4/scaling=weak")
+    memory = [one.memory_bytes["replicas"] / 2**30 for one in replicas.placements]
+    assert memory == [pytest.approx(76, rel=0.02)] * 3
 
 
 @pytest.mark.parametrize(

@@ -272,6 +272,22 @@ def test_steps_in_which_a_run_was_stopped_are_left_out_and_named(tmp_path: Path)
     )
 
 
+@pytest.mark.parametrize("paused", [1, 2, 4])
+def test_a_stop_in_the_warm_up_leaves_it_as_long_as_it_is(tmp_path: Path, paused: int) -> None:
+    # The first two steps are twice as slow as it is.
+    pace = [1.5] * 2 + [3.0] * 3 + [1.0] * 19
+    run = SyntheticRun(rounds=1, steps=24, step_pace=lambda round_, placement, step: pace[step - 1])
+    path = run.write(tmp_path / "run")
+    launch = load_run(path).launches[0]
+    assert launch.last_warmup_step == 5
+    step = launch.whole_steps.set_index("step").loc[paused]
+    with launch.trial.pauses.open("w") as stream:
+        append_jsonl(stream, {"start_mono": step["start"] + 0.1, "end_mono": step["end"] - 0.1})
+    stopped = load_run(path).launches[0]
+    assert stopped.paused_steps == (paused,)
+    assert stopped.last_warmup_step == 5
+
+
 def test_plain_nvml_load_comes_with_its_warning(tmp_path: Path) -> None:
     comparison = compare_run(SyntheticRun(source="nvml").write(tmp_path / "run"))
     assert "any kernel ran" in load_meaning(comparison.placements[0])

@@ -48,6 +48,14 @@ def test_what_was_measured_is_told_as_it_was() -> None:
     assert found.host == pytest.approx(0.04)
 
 
+def test_engines_of_several_devices_are_no_other_work_for_phases_without_engines() -> None:
+    shared = model(*(MeasuredPhase(name=name, devices=4, tensor_parallel=2, seconds=0.4) for name in (GEN, "ref")))
+    assert shared.seconds("ref", 4, tensor_parallel=2).basis is Basis.MEASURED
+    assert shared.seconds("ref", 4).basis is Basis.MEASURED
+    assert shared.seconds(GEN, 4, tensor_parallel=2).basis is Basis.MEASURED
+    assert shared.seconds(GEN, 4).basis is Basis.MODELLED
+
+
 def test_kernels_shrink_with_devices_and_the_rest_does_not() -> None:
     known = model(MeasuredPhase(name="ref", devices=4, seconds=0.4, kernel_s=0.35, collective_s=0.01))
     found = known.seconds("ref", 2)

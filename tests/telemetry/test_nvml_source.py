@@ -119,7 +119,7 @@ def test_a_gpm_metric_the_device_lacks_is_null_and_the_others_stay(monkeypatch: 
 def test_the_header_states_where_gpm_is_absent_and_why(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], reason: str
 ) -> None:
-    install(monkeypatch, two_gpus(**settings))
+    library = install(monkeypatch, two_gpus(**settings))
     source = NvmlSource([FIRST, SECOND], SpanClock())
     header = source.header()
     assert header["gpm"] is False
@@ -130,6 +130,7 @@ def test_the_header_states_where_gpm_is_absent_and_why(
     assert (first["sm_activity"], second["sm_activity"]) == (None, 0.965)
     assert first["util"] == 0.87
     source.close()
+    assert library.samples_held == 0
 
 
 def test_energy_is_read_at_the_ends_and_every_half_minute_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:

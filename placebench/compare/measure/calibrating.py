@@ -15,7 +15,7 @@ from placebench.compare.read.run import KERNEL_TIMES, Launch, Run
 from placebench.errors import UsageError
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
 from placebench.spec.devices import devices_per_node
-from placebench.spec.phases import PHASE, PHASE_ORDER
+from placebench.spec.phases import GEN, PHASE, PHASE_ORDER
 from placebench.spec.workload import Workload, placed_workload
 
 _TOKENS = "perf/total_num_tokens"
@@ -104,7 +104,7 @@ def _phases(side: RunSide) -> Iterator[MeasuredPhase]:
         yield MeasuredPhase(
             name=name,
             devices=len(side.placement.pools[pool]) if pool else 0,
-            tensor_parallel=shared_by,
+            tensor_parallel=shared_by if name == GEN else 1,
             seconds=seconds,
             kernel_s=kernels["kernel_s"] + kernels["copy_s"] if kernels else None,
             collective_s=kernels["collective_s"] if kernels else None,

@@ -168,14 +168,21 @@ class Launch:
 
     @cached_property
     def warmup_steps(self) -> int:
-        """How many first steps are its warm-up, found in its step times: at least `least_warmup`."""
-        return find_warmup(np.asarray(self.step_seconds, dtype=np.float64), self.least_warmup)
+        """How many of the first of `step_seconds` are its warm-up: at least what there is of `least_warmup`."""
+        lost = sum(step <= self._steps_before + self.least_warmup for step in self.paused_steps)
+        return find_warmup(np.asarray(self.step_seconds, dtype=np.float64), max(0, self.least_warmup - lost))
 
     @cached_property
     def last_warmup_step(self) -> int:
-        """Number of the last step of its warm-up; steps are numbered on where it went on from a checkpoint."""
-        before = int(self.step_seconds.index[0]) - 1 if len(self.step_seconds) else 0
-        return before + self.warmup_steps
+        """Number of the last step of its warm-up."""
+        steps, least = self.step_seconds.index, self._steps_before + self.least_warmup
+        return max(least, int(steps[self.warmup_steps - 1])) if 0 < self.warmup_steps <= len(steps) else least
+
+    @cached_property
+    def _steps_before(self) -> int:
+        """Steps before its first one: they are numbered on where it went on from a checkpoint."""
+        whole = self._all_spans.loc[is_whole_step(self._all_spans), "step"]
+        return int(whole.min()) - 1 if len(whole) else 0
 
     @cached_property
     def kernels(self) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """Memory that a vLLM engine takes of each of its devices; formulas and letters as in `estimate`.
 
-Plan and job both size the cache of keys and values here, so that an engine has the one that was planned for.
+The job sizes the cache of keys and values from vLLM's own settings, `ppo.rollout.vllm_build.kv_cache_bytes`, and a test
+holds the two equal, so that an engine has the one that was planned for.
 """
 
 from collections.abc import Mapping
