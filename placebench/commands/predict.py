@@ -88,7 +88,7 @@ def _placements(words: str | None, asked: AskedPrediction) -> "list[tuple[str, P
     from placebench.plan.catalogue import look_up
     from placebench.spec.words import given_twice, read_placement, split_words
 
-    reasons, placements, read = Reasons(), [], list[str]()
+    reasons, placements, read, refused = Reasons(), [], list[str](), tuple[str, ...]()
     names = [case.name for file in asked.calibrations for case in file.cases]
     asked_words = tuple(dict.fromkeys([*names, "standard", "split"])) if words is None else split_words(words)
     if "" in asked_words:
@@ -105,11 +105,15 @@ def _placements(words: str | None, asked: AskedPrediction) -> "list[tuple[str, P
         read += [placement.name] if placement else []
         if placement and not of_word.lines:
             placements.append((word, placement))
-        elif words is not None:
+        elif words is None:
+            refused = refused or of_word.lines
+        else:
             reasons.add(of_word.lines)
     if words is not None:
         reasons.add(given_twice(read, words))
     reasons.raise_any()
     if not placements:
-        raise UsageError("none of the measured placements can be on these devices: name others with --placements")
+        # Those of the first, as the others are in many words the same.
+        none = "none of the measured placements can be on these devices: name others with --placements"
+        raise UsageError(*refused, none)
     return placements

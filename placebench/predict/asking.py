@@ -77,6 +77,11 @@ def asked_devices(
             f"gpu {shown(name)}: the calibration is of {file.device}, whose peaks are not known, so that nothing of it"
             f" can be scaled: name a run on {name}, or leave gpu (--gpu) out"
         )
+    if kind == "cpu" and by_name:
+        raise UsageError(
+            f"gpu {shown(name)}: the calibration is of {file.kind} devices ({file.device}), which tell nothing of GPUs:"
+            " name one of a GPU, or leave gpu (--gpu) out"
+        )
     nodes = (spec.nodes or 1) if spec else file.nodes
     count = (spec.count if spec else None) or max(1, file.device_count // file.nodes)
     usual = file.device_bytes if kind == "cpu" or name == file.device else known_peak(name).memory_bytes

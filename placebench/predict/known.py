@@ -52,7 +52,9 @@ def known_calibration(out: Path, devices: Sequence[Device]) -> KnownCalibration 
             found = read_calibration(RunFolder(path).phases_file)
         except UsageError:
             continue  # a damaged one, or one of another version, tells nothing
-        if (found.kind, found.device, found.device_cores) == (first.kind, first.name, len(first.cores)):
+        # What a job of the user's took is no measure of placebench's own.
+        is_own = any(case.workload for case in found.cases)
+        if is_own and (found.kind, found.device, found.device_cores) == (first.kind, first.name, len(first.cores)):
             return KnownCalibration(found, tuple(devices))
     for file in shipped_calibrations().values():
         if file.device == first.name:

@@ -25,7 +25,7 @@ from placebench.report.tables import (
 from placebench.report.terminal import against_table, grid_table, shows_places
 from placebench.report.time_tables import single_path_grid
 from placebench.spec.legible import legible
-from placebench.spec.text import few, plural
+from placebench.spec.text import AGAINST, UNCERTAIN, few, plural
 
 # A terminal has 24; the last has the prompt.
 LINES = 23
@@ -112,12 +112,18 @@ class _Screen:
     def _reasons(self, reasons: Iterable[str], most: int) -> Iterator[RenderableType]:
         """Reasons in at most so many lines."""
         for number, reason in enumerate(reasons):
-            part = self._shortened(reason, most, INDENT, _FIGURE)
+            part = self._shortened(self._decisive(reason, most), most, INDENT, _FIGURE)
             if most < (LEAST_REASONS if number else 1) or self._height([part]) > most:
                 return
             most -= self._height([part])
             self._left -= self._height([part])
             yield part
+
+    def _decisive(self, reason: str, most: int) -> str:
+        """A reason, or where that has no room in so many lines what led to the verdict against all else."""
+        _, but, decisive = reason.partition(AGAINST)
+        is_whole = not but or reason.startswith(UNCERTAIN) or self._height([_indented(reason, INDENT)]) <= most
+        return reason if is_whole else f"… {but.removeprefix(', ')}{decisive}"
 
     def _shortened(self, text: str, most: int, indent: int = 0, keeps: re.Pattern[str] | None = None) -> RenderableType:
         """A text that takes no more than so many lines, cut at the end of a clause, or else of a phrase.
@@ -250,6 +256,9 @@ def _numbers(placement: PlacementSummary) -> Text:
     if TOKENS_PER_DEVICE.key in found:
         found.pop(TOKENS.key, None)
     shown = [found[metric.key] for metric in KEYS if metric.key in found and metric is not STEP_TIME]
+    if not shown:
+        phases = [one for one in found.values() if one.key.startswith("phase/")]
+        shown = sorted(phases, key=lambda one: -(one.value or 0.0))[:FEW_ROWS]
     none = "Nothing else was measured." if STEP_TIME.key in found else _NOTHING
     return Text(", ".join(f"{one.label} {text_of(one)}" for one in shown) or none)
 

@@ -30,10 +30,11 @@ def show(run_dir: Path, console: Console, min_effect: float | None = None, *, ve
     else:
         summary = kept_summary(run_dir, min_effect) or compare_anew(run_dir, min_effect)
     files = [str(path) for path in (run_dir / name for name in (HTML, MARKDOWN, TRACE)) if path.is_file()]
+    pages = [file for file in files if not file.endswith(TRACE)]
     if not verbose:
         done = summary.coverage.partition(", started ")[0] + " (raw files left out)" * is_shared
-        more = f"{done}. More: show --verbose{', or the report:' if files else '.'}"
-        print_brief(summary, console, more, files[:1])
+        more = f"{done}. More: show --verbose{', or the report:' if pages else '.'}"
+        print_brief(summary, console, more, pages[:1])
         return
     print_summary(summary, console)
     if is_shared:

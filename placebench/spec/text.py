@@ -6,6 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 MISSING = "–"
+# In a reason it stands between what speaks against the verdict and what led to it.
+AGAINST = ", but "
+# Before a reason without a verdict, in which nothing led to one.
+UNCERTAIN = "Measured, but as uncertain as the verdict: "
 # Significant digits of a number of which no more is known, and at most of the ends of an interval.
 DIGITS, _DIGITS_OF_ENDS = 3, 6
 _MORE_FOR_ENDS = 2
@@ -241,11 +245,20 @@ def _percent_ends(low: float, high: float, decimals: int) -> str:
     is_zero = [not float(size) for size in sizes]
     if all(is_zero) or (sizes[0] == sizes[1] and words[0] == words[1]):
         return _percent_ends(low, high, decimals + 1) if decimals < _PERCENT_DECIMALS else f"{_within(decimals)} %"
+    # On which side of 0 an end is tells more than its digits.
+    sizes = [_visible(end, decimals) for end in ends]
+    is_zero = [not float(size) for size in sizes]
     if words[0] == words[1] or is_zero[0]:
         return f"{'0' if is_zero[0] else sizes[0]} to {sizes[1]} % {words[1]}"
     if is_zero[1]:
         return f"0 to {sizes[0]} % {words[0]}"
     return f"{sizes[0]} % {words[0]} to {sizes[1]} % {words[1]}"
+
+
+def _visible(end: float, decimals: int) -> str:
+    """An end in percent, with decimals until it is not 0, two at most."""
+    size = f"{100 * abs(end - 1):.{decimals}f}"
+    return size if float(size) or decimals == _PERCENT_DECIMALS else _visible(end, decimals + 1)
 
 
 def _within(decimals: int) -> str:

@@ -229,6 +229,12 @@ def test_a_dry_run_tells_the_step_that_an_earlier_run_lets_expect() -> None:
     steps = re.findall(r"step: about (\d\.\d\d) s .*predicted, (same run)", result.output)
     assert [float(step) for step, _ in steps] == pytest.approx([STANDARD.step_s, SPLIT.step_s], rel=0.02)
     assert "(predicted from 20260101T000000Z-a)" in result.output
+    # A later run of a job of the user's is no measure of placebench's own.
+    of_job = written.cases[0].model_copy(update={"workload": {}, "models": None})
+    later = Path("runs/20260102T000000Z-job/phases.json")
+    later.parent.mkdir()
+    written.model_copy(update={**here, "cases": (of_job,)}).write(later)
+    assert CliRunner().invoke(main, words).output == result.output
     (folder / "phases.json").write_text("{")
     assert "step: about" not in CliRunner().invoke(main, words).output
 
@@ -241,6 +247,16 @@ def test_a_shared_run_of_cpu_devices_tells_as_the_run_does() -> None:
     shutil.rmtree(folder / "trials")
     standard, split = predicted("--from", folder, "--placements", "standard,split").placements
     assert (standard.step_s, split.step_s) == pytest.approx((STANDARD.step_s, SPLIT.step_s), rel=0.02)
+    result = invoke("--from", folder, "--gpu", "H100")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+    assert "the calibration is of cpu devices (Example CPU), which tell nothing of GPUs" in result.stderr
+
+
+def test_where_no_measured_placement_can_be_the_first_ones_reason_is_told() -> None:
+    result = invoke("--gpu", "H200", "--model", "qwen2.5-7b", "--devices", "gpu:8", "--batch-size", 7)
+    why, remedy = result.stderr.splitlines()
+    assert "placement 'standard': batch.size 7 and batch.mini_batch_size 7 cannot be shared equally" in why
+    assert "none of the measured placements can be on these devices" in remedy
 
 
 def test_a_shared_run_that_tells_nothing_is_refused() -> None:

@@ -196,10 +196,10 @@ def test_an_undecided_reason_adds_up_to_the_difference(tmp_path: Path) -> None:
     assert verdict.startswith("Undecided")
     # The rounds do not agree on gen, the largest of the parts.
     assert why == (
-        "Measured, but as uncertain as the verdict: split overlaps 0.60 s of work"
-        " (update_critic beside update_actor 0.40 s, values beside old_log_prob 0.19 s and 2 others 0.01 s); on 1"
-        " device instead of 2, phases take 1.12 s longer (gen perhaps 0.39 s, update_actor 0.24 s, update_critic 0.20 s"
-        " and 3 others 0.29 s). In all, a step takes 0.51 s longer."
+        "Measured, but as uncertain as the verdict: on 1 device instead of 2, phases take 1.12 s longer (gen perhaps"
+        " 0.39 s, update_actor 0.24 s, update_critic 0.20 s and 3 others 0.29 s); split overlaps 0.60 s of work"
+        " (update_critic beside update_actor 0.40 s, values beside old_log_prob 0.19 s and 2 others 0.01 s). In all, a"
+        " step takes 0.51 s longer."
     )
 
 
@@ -231,10 +231,10 @@ def test_one_launch_states_measurements_and_no_verdict(tmp_path: Path) -> None:
         " (1 launch each, so no interval)."
     )
     assert why == (
-        "Measured, but as uncertain as the verdict: split overlaps 0.61 s of work"
-        " (update_critic beside update_actor 0.40 s, values beside old_log_prob 0.19 s and 2 others 0.02 s); on 1"
-        " device instead of 2, phases take 1.14 s longer (gen 0.40 s, update_actor 0.24 s, update_critic 0.20 s and 3"
-        " others 0.30 s). In all, a step takes 0.53 s longer."
+        "Measured, but as uncertain as the verdict: on 1 device instead of 2, phases take 1.14 s longer (gen 0.40 s,"
+        " update_actor 0.24 s, update_critic 0.20 s and 3 others 0.30 s); split overlaps 0.61 s of work"
+        " (update_critic beside update_actor 0.40 s, values beside old_log_prob 0.19 s and 2 others 0.02 s). In all, a"
+        " step takes 0.53 s longer."
     )
 
 

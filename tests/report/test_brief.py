@@ -43,6 +43,24 @@ def test_a_kept_run_is_one_screen_with_its_verdicts_and_heaviest_warning(path: P
     assert all(name in words for name in (one.name for one in summary.placements))
 
 
+def test_a_reason_without_room_keeps_what_led_to_the_verdict() -> None:
+    for name, cause in (("ppo-7b-80", "phases take 5.17 s longer"), ("grpo", "phases take 3.16 s less")):
+        words = " ".join(invoke("show", REFERENCE / "4x-h200" / name).stdout.split())
+        assert re.search(rf"… but on \d devices instead of \d, {cause} \(", words), words
+
+
+def test_of_a_run_without_a_report_no_file_is_named(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    assert invoke("report", path).exit_code == 0
+    assert "or the report:" in invoke("show", path).stdout
+    for name in ("report.html", "report.md"):
+        (path / name).unlink()
+    text = invoke("show", path).stdout
+    assert (path / "trace.json.gz").exists()
+    assert "show --verbose." in text
+    assert "trace.json.gz" not in text
+
+
 @pytest.mark.parametrize("is_damaged", [False, True])
 @pytest.mark.parametrize("names", [("standard", "split"), ("standard", "split", LONG)])
 def test_two_and_three_placements_are_one_screen(tmp_path: Path, names: Sequence[str], is_damaged: bool) -> None:

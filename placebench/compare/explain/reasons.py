@@ -20,7 +20,7 @@ from placebench.compare.pairing import launches_compared
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Estimate, Ratio
 from placebench.compare.statistics.verdicts import Verdict
-from placebench.spec.text import Scale, change, listing, plural, scale_of, threshold
+from placebench.spec.text import AGAINST, UNCERTAIN, Scale, change, listing, plural, scale_of, threshold
 from placebench.telemetry.spans import CONTROLLER
 
 # Difference of logarithms from which a ratio is noticed not to be that of the two values beside it.
@@ -139,15 +139,15 @@ def _weigh(verdict: Verdict, first: RunSide, other: RunSide) -> str:
     told = parts_scale(first, other)
     clauses = [*_hidden_clauses(change, first, other, told), *_phase_clauses(change, first, other, told)]
     clauses += _gap_clauses(change, first, told)
-    gains, costs = ([one.text for one in clauses if (one.seconds < 0) is gain] for gain in (True, False))
     total = _sum(change, clauses, first, told)
     if verdict is Verdict.UNDECIDED:
-        measured = "; ".join([*gains, *costs]) or NOTHING
-        return f"Measured, but as uncertain as the verdict: {measured}{total}."
+        largest = sorted(clauses, key=lambda one: -abs(one.seconds))
+        return f"{UNCERTAIN}{'; '.join(one.text for one in largest) or NOTHING}{total}."
+    gains, costs = ([one.text for one in clauses if (one.seconds < 0) is gain] for gain in (True, False))
     if verdict is Verdict.FASTER:
-        sides, joint = (costs, gains), ", but "
+        sides, joint = (costs, gains), AGAINST
     else:
-        sides, joint = (gains, costs), ", but " if verdict is Verdict.SLOWER else ", and in return "
+        sides, joint = (gains, costs), AGAINST if verdict is Verdict.SLOWER else ", and in return "
     text = joint.join("; ".join(side) for side in sides if side)
     if not text:
         return f"{NOTHING.capitalize()}."
