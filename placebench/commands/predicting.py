@@ -9,6 +9,7 @@ from placebench.commands.completion import complete_devices, complete_models, co
 from placebench.commands.options import FiniteRange, option, option_group
 from placebench.errors import UsageError
 from placebench.spec.legible import shown
+from placebench.spec.text import listing
 
 if TYPE_CHECKING:
     from placebench.predict.step import StepModel
@@ -123,7 +124,11 @@ def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[Calibrat
             )
         found = tuple(file for file in shipped.values() if file.device == known_gpu(gpu))
         if not found:
-            raise UsageError(f"--gpu {gpu}: no calibration is shipped for it: name a run of yours with --from RUN")
+            there = listing(shipped)
+            raise UsageError(
+                f"--gpu {gpu}: no calibration is shipped for it, only for {there}: name a run of yours or one of"
+                " these with --from"
+            )
         return found, True
     words = [word.strip() for word in sources.split(",")]
     if not all(words):

@@ -55,7 +55,7 @@ def build_report(run_dir: Path, min_effect: float | None = None, *, with_png: bo
             has_trace = write_trace(comparison, trace)
             return _write(figures, summary, run_dir, trace if has_trace else None)
         except OSError as error:
-            raise UsageError(f"{error.filename or run_dir}: cannot write the report: {error.strerror}") from None
+            raise _unwritten(error, run_dir) from None
 
 
 def write_comparison(
@@ -122,7 +122,7 @@ def _rebuild_pages(folder: Path, min_effect: float | None) -> ReportPaths:
     try:
         return _write_pages(summary, pictures, folder, trace if exists(trace) else None, files)
     except OSError as error:
-        raise UsageError(f"{error.filename or folder}: cannot write the report: {error.strerror}") from None
+        raise _unwritten(error, folder) from None
 
 
 def _write_pages(
@@ -135,3 +135,8 @@ def _write_pages(
     write_atomically(folder / MARKDOWN, markdown(summary, pictures, name))
     write_atomically(folder / HTML, html(summary, pictures, name))
     return ReportPaths(folder / SUMMARY, folder / MARKDOWN, folder / HTML, trace, tuple(files))
+
+
+def _unwritten(error: OSError, folder: Path) -> UsageError:
+    """What to say of a report that cannot be written; of a file put in another's place it is the other's name."""
+    return UsageError(f"{error.filename2 or error.filename or folder}: cannot write the report: {error.strerror}")
