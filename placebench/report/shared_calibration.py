@@ -32,7 +32,7 @@ def shared_calibration(path: Path) -> CalibrationFile:
     if summary.kind != "run":
         raise UsageError(f"{path}: is no run but the report of a comparison: name the runs that it was made of")
     try:
-        return _calibration(summary, "/".join(path.parts[-2:]))
+        return _calibration(summary, str(Path(*path.parts[-2:])))
     except (KeyError, TypeError, ValueError):
         raise UsageError(f"{path}: its summary.json does not tell what its phases took, and on which devices") from None
 
