@@ -36,12 +36,12 @@ def token_log_probs(
     Returns:
         Log-probabilities in nats, float32 [tokens].
     """
-    statistics = _function(_statistics, compiled)
+    chosen = _function(_chosen, compiled)
     log_probs = hidden.new_empty(len(hidden), dtype=torch.float32)
     with torch.no_grad():
         weight = weight.to(hidden.dtype)
         for rows in _row_slices(hidden, weight):
-            log_probs[rows] = statistics(hidden[rows] @ weight.t(), targets[rows], 1 / temperature)[0]
+            log_probs[rows] = chosen(hidden[rows] @ weight.t(), targets[rows], temperature)[0]
     return log_probs
 
 
@@ -69,12 +69,12 @@ def token_loss(
     parts: list[LossSums] = []
     for rows in slices:
         products = states[rows] @ head.t()
-        log_probs, normalizers, entropies = statistics(products, targets[rows], 1 / temperature)
+        log_probs, normalizers, entropies = statistics(products, targets[rows], temperature)
         leaves = log_probs.requires_grad_(), entropies.detach().requires_grad_()
         part = loss(*leaves, rows)
         gradients = torch.autograd.grad(part.loss, leaves, materialize_grads=True)
         parts.append(part)
-        products = logits_gradient(products, targets[rows], normalizers, entropies, *gradients, 1 / temperature)
+        products = logits_gradient(products, targets[rows], normalizers, entropies, *gradients, temperature)
         states_gradient[rows] = products @ head
         if len(slices) == 1:
             head_gradient = products.t() @ states
@@ -110,20 +110,18 @@ def _row_slices(hidden: Tensor, weight: Tensor) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, max(1, len(hidden)), rows)]
 
 
-def _statistics(products: Tensor, targets: Tensor, factor: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities of the targets, logarithms of the softmax's denominators, entropies: float32 [tokens] each.
+def _chosen(products: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the targets, and logarithms of the softmax's denominators: float32 [tokens] each."""
+    logits = products.float() / temperature
+    normalizers = logits.logsumexp(-1)
+    return logits.gather(-1, targets[:, None]).squeeze(-1) - normalizers, normalizers
 
-    Entropies are those of the shifted logits y = z - max z, which both sums share: H = log Σ e^y - Σ e^y y / Σ e^y.
-    """
-    logits = products.float() * factor
-    highest = logits.amax(-1, keepdim=True)
-    shifted = logits - highest
-    powers = shifted.exp()
-    totals = powers.sum(-1)
-    logarithms = totals.log()
-    normalizers = logarithms + highest.squeeze(-1)
-    log_probs = logits.gather(-1, targets[:, None]).squeeze(-1) - normalizers
-    return log_probs, normalizers, logarithms - (powers * shifted).sum(-1) / totals
+
+def _statistics(products: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """What `_chosen` gives, and entropies H = log Σ e^z - Σ p z of logits z: float32 [tokens] each."""
+    log_probs, normalizers = _chosen(products, targets, temperature)
+    logits = products.float() / temperature
+    return log_probs, normalizers, normalizers - ((logits - normalizers[:, None]).exp() * logits).sum(-1)
 
 
 def _logits_gradient(
@@ -133,10 +131,10 @@ def _logits_gradient(
     entropies: Tensor,
     log_probs_gradient: Tensor,
     entropies_gradient: Tensor,
-    factor: float,
+    temperature: float,
 ) -> Tensor:
     """Gradient of the products: ∂ log p_t / ∂ z = 1_t - p and ∂ H / ∂ z = -p (log p + H), for logits z."""
-    log_softmax = products.float() * factor - normalizers[:, None]
+    log_softmax = products.float() / temperature - normalizers[:, None]
     softmax = log_softmax.exp()
     of_entropy = entropies_gradient[:, None] * (log_softmax + entropies[:, None])
     words = torch.arange(products.shape[-1], device=products.device, dtype=torch.int32)
@@ -144,7 +142,7 @@ def _logits_gradient(
     gradient = torch.where(is_target, log_probs_gradient[:, None], 0.0) - softmax * (
         log_probs_gradient[:, None] + of_entropy
     )
-    return (gradient * factor).to(products.dtype)
+    return (gradient / temperature).to(products.dtype)
 
 
 def _plus_product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
