@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ class Asked:
     own_rounds: int | None = None
     """Launches of placebench's own; None for as many."""
     time_limit: int | None = None
-    """Seconds of the framework's run, after which what it has counts; None for no limit."""
+    """Seconds of both runs, after which what the framework's has counts; None for no limit."""
 
     @property
     def is_gpu(self) -> bool:
@@ -114,7 +115,7 @@ def asking(*, model: str, length: int, steps: int, work: str) -> Callable[[Calla
         click.option("--warmup-steps", "warmup", default=2, show_default=True, help="First steps, left out."),
         click.option("--rounds", default=1, show_default=True, help="Launches of each."),
         click.option("--own-rounds", type=click.IntRange(1), help="Launches of placebench's.  [default: as many]"),
-        click.option("--time-limit", type=click.IntRange(1), help="Seconds of the framework's launches in all."),
+        click.option("--time-limit", type=click.IntRange(1), help="Seconds of both runs in all."),
         click.option("--work", type=folder, default=Path(work), show_default=True, help="Folder of model and runs."),
         click.option("--into", type=folder, help="Folder to make.  [default: of the work]"),
     ]
@@ -149,11 +150,16 @@ def measure(
         into: the folder to make, one of the work's own where there is none.
         env: variables of the framework's run.
     """
-    into = into or work / "kept"
+    into, begun = into or work / "kept", time.monotonic()
     common = ["--devices", asked.devices, "--steps", str(asked.steps), "--warmup-steps", str(asked.warmup)]
     common += ["--sample-hz", "10", "--out", str(work / "runs")]
     placebench("run", "--name", OWN, *common, "--rounds", str(asked.own_rounds or asked.rounds), *own_options(asked))
-    common += ["--rounds", str(asked.rounds), *(("--time-limit", str(asked.time_limit)) if asked.time_limit else ())]
+    common += ["--rounds", str(asked.rounds)]
+    if asked.time_limit:
+        left = int(asked.time_limit - (time.monotonic() - begun))
+        if left < 1:
+            raise SystemExit(f"nothing is left of the {asked.time_limit} s for {job}; give --time-limit more")
+        common += ["--time-limit", str(left)]
     placements = ("--placements", asked.placements)
     placebench("run", "--name", job, *common, "--job", job, *placements, "--", *command, env=env)
     runs = {name: next((work / "runs").glob(f"*-{name}")) for name in (OWN, job)}
