@@ -101,7 +101,11 @@ class SizesJob(ppo.PPOJob):
             self._get([worker.trace_kernels.remote() for ranks in workers.values() for worker in ranks])
         for point in sizes.traced:
             if time.monotonic() < sizes.until and self._cases.get(point):
-                self._kernels[point] = [self._run(point)]
+                record = self._run(point)
+                with append_to(self._trial.kernels) as kernels:
+                    for row in record.kernels:
+                        append_jsonl(kernels, row | {"size": point})
+                self._kernels[point] = [record]
                 self._keep()
 
     def _go_through(self, points: Sequence[str], until: float) -> Iterator[str]:
@@ -127,7 +131,9 @@ class SizesJob(ppo.PPOJob):
             hands_over=self._hands_over(),
         )
         record = controller.run_step(self._step)
-        record.spans.extend(controller.finish().spans)
+        end = controller.finish()
+        record.spans.extend(end.spans)
+        record.kernels.extend(end.kernels)
         took = self._took[point] = record.metrics["timing_s/step"]
         print(f"{point}: {took:.3f} s, gen {record.metrics['timing_s/gen']:.3f} s", flush=True)
         row = {"step": self._step, "wall": time.time(), "mono": time.monotonic(), "metrics": record.metrics}
