@@ -15,6 +15,7 @@ from placebench.spec.nested import merge
 from placebench.spec.phases import PHASE
 from placebench.spec.shapes import job_shapes
 from placebench.spec.text import listing
+from placebench.spec.words import parse_placement
 from placebench.spec.workload import MOST_SEQUENCES, Workload
 from placebench.spec.workload_reading import build_workload
 
@@ -86,7 +87,7 @@ def asked_devices(
     count = (spec.count if spec else None) or max(1, file.device_count // file.nodes)
     usual = file.device_bytes if kind == "cpu" or name == file.device else known_peak(name).memory_bytes
     memory = (spec.memory_bytes if spec else None) or usual
-    if not by_name and kind == "gpu" and abs(memory / file.device_bytes - 1) > _ALIKE:
+    if not by_name and kind == "gpu" and abs(memory - file.device_bytes) > _ALIKE * file.device_bytes:
         raise UsageError(
             f"devices {text}: the calibration is of {file.device} with {file.device_bytes >> 30} GiB; say with gpu"
             " (--gpu NAME) which GPUs these are"
@@ -110,7 +111,7 @@ def asked_workload(
     files: Sequence[CalibrationFile], asked: Mapping[str, Any], origin: Callable[[str], str]
 ) -> Workload | None:
     """The job: that of the first calibration, with what is asked for laid over it; its steps are those of any run."""
-    base = next((case.workload for file in files for case in file.cases if case.workload), None)
+    base = next(_jobs(files), None)
     if base is None:
         if asked:
             raise UsageError(
@@ -125,6 +126,22 @@ def asked_workload(
     if asked.get("model"):
         base = {**base, "critic_model": None}
     return build_workload(merge(base, asked), origin)
+
+
+def _jobs(files: Sequence[CalibrationFile]) -> Iterator[Mapping[str, Any]]:
+    """The jobs of calibrations, first of all as a run asked for it, and last as a placement of its own made it."""
+    yield from (file.workload for file in files if file.workload)
+    cases = [case for file in files for case in file.cases if case.workload]
+    yield from (case.workload for case in sorted(cases, key=lambda case: _changes_work(case.name)))
+
+
+def _changes_work(word: str) -> bool:
+    """Whether a word's placement changes the work: replicas do, and engines of its own size; files are not known."""
+    try:
+        placement = parse_placement(word, None)
+    except UsageError:
+        return False
+    return placement.scaling is not None or placement.tensor_parallel is not None
 
 
 def _refuse_unplaced(files: Sequence[CalibrationFile]) -> None:
@@ -144,7 +161,7 @@ def following_mini_batch(files: Sequence[CalibrationFile], asked: Mapping[str, A
 
     None where it is asked for too, or the batch is no size of a batch.
     """
-    base = next((case.workload for file in files for case in file.cases if case.workload), {})
+    base = next(_jobs(files), {})
     batch, old = asked.get("batch", {}), base.get("batch", {})
     size = batch.get("size") if isinstance(batch, Mapping) and "mini_batch_size" not in batch else None
     if type(size) is not int or not 1 <= size <= MOST_SEQUENCES or not old.get("size"):

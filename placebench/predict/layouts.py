@@ -94,24 +94,36 @@ def pool_name(roles: Sequence[Role], *, alone: bool) -> str:
 
 
 def placed(layout: PoolLayout, sizes: Sequence[int], overlap: Overlap, nodes: Sequence[int]) -> Placement | None:
-    """A layout on nodes, its pools of so many devices one after the other; None where engines find no room.
+    """A layout on nodes, each pool on as few of them as are free; None where engines find no room.
 
-    An engine lies whole on one node. Where it does not behind the other pools, its pool comes first.
+    An engine lies whole on one node. Where it does not behind larger pools, its pool comes first.
     """
     bare = layout.placement
     engines = bare.roles[Role.ROLLOUT]
-    pools = list(zip((pool.name for pool in bare.pools), sizes, strict=True))
-    for order in (pools, sorted(pools, key=lambda pool: pool[0] != engines)):
-        left, counts = list(nodes), list[Pool]()
-        for name, size in order:
+    pools = dict(zip((pool.name for pool in bare.pools), sizes, strict=True))
+    largest_first = sorted(pools, key=lambda name: -pools[name])
+    for order in (largest_first, sorted(largest_first, key=lambda name: name != engines)):
+        left, counts = list(nodes), dict[str, tuple[int, ...]]()
+        for name in order:
             whole = layout.tensor_parallel if name == engines else 1
-            taken = [whole * count for count in fill([have // whole for have in left], size // whole)]
+            taken = [whole * count for count in _fewest([have // whole for have in left], pools[name] // whole)]
             left = [have - take for have, take in zip(left, taken, strict=True)]
-            counts.append(Pool(name, tuple(taken)))
-        if all(pool.size == size for pool, (_, size) in zip(counts, order, strict=True)):
-            named = replace(bare, pools=tuple(counts), overlap=overlap)
+            counts[name] = tuple(taken)
+        if all(sum(counts[name]) == size for name, size in pools.items()):
+            named = replace(bare, pools=tuple(Pool(name, counts[name]) for name in pools), overlap=overlap)
             return replace(named, name=describe(named))
     return None
+
+
+def _fewest(room: Sequence[int], wanted: int) -> list[int]:
+    """How much of what is wanted each node takes: the fullest that has room for all of it, else the emptiest first."""
+    enough = [node for node, free in enumerate(room) if free >= wanted]
+    if enough:
+        chosen = min(enough, key=lambda node: room[node])
+        return [wanted if node == chosen else 0 for node in range(len(room))]
+    emptiest_first = sorted(range(len(room)), key=lambda node: -room[node])
+    taken = dict(zip(emptiest_first, fill([room[node] for node in emptiest_first], wanted), strict=True))
+    return [taken[node] for node in range(len(room))]
 
 
 def describe(placement: Placement) -> str:

@@ -15,8 +15,10 @@ together, width h, feed-forward width f, V words, b bytes of a value, T tokens, 
     weights     bytes that a micro-batch's casts and gradients move: 6·N, of an update 20·N
     optimizer   28·N bytes a step of the optimizer, its states and the float32 weights; / ranks when sharded
     collectives FSDP2 gathers 2·N bytes in a micro-batch's forward pass, in an update once more and reduces 4·N, of
-                which each rank sends (n - 1)/n; replicas average 4·N once a step
-    ranks       that wait for each other in these, once a block and micro-batch, whatever is sent
+                which each rank sends (n - 1)/n; replicas average 4·N once a step, sent twice
+    ranks       that wait for each other in these, once a block and micro-batch, replicas once a block and step
+
+With checkpointed activations an update's blocks go forward twice.
 """
 
 from collections.abc import Mapping
@@ -208,33 +210,34 @@ def _passes(work: RankWork, peak: DevicePeak, table: _Table) -> PhaseParts:
     """Micro-batches, all alike, and the optimizer's steps."""
     shape, units, back = work.shape, max(1.0, work.micro_batches), 3 if work.phase.trains else 1
     tokens, responses = work.tokens / units, work.responses / units
+    of_blocks = back + work.recomputes
     words = shape.vocab_size if work.has_head else 1
     blocks = shape.backbone_parameters - shape.vocab_size * shape.hidden_size
-    gemm = 2 * (blocks * tokens + shape.hidden_size * words * responses)
+    gemm = 2 * (of_blocks * blocks * tokens + back * shape.hidden_size * words * responses)
     attention = 2 * shape.num_hidden_layers * shape.attention_width * work.length * tokens
     moved = 2 * tokens * shape.num_hidden_layers * (12 * shape.hidden_size + 5 * shape.intermediate_size)
     size = weight_bytes(work)
     casts = size * (10 if work.phase.trains else 3 if work.is_sharded else 0)
     kernels = {
-        "gemm": back * gemm / peak.flops,
-        "attention": back * attention / peak.flops,
-        "memory": back * (moved + 8 * words * responses) / peak.bandwidth,
+        "gemm": gemm / peak.flops,
+        "attention": of_blocks * attention / peak.flops,
+        "memory": (of_blocks * moved + back * 8 * words * responses) / peak.bandwidth,
         "weights": casts / peak.bandwidth,
     }
-    collective = 0.0
+    collective, waits = 0.0, 0.0
     if work.devices > 1:
         shared = (work.devices - 1) / work.devices / _link(work, peak)
         sharded = size * (4 if work.phase.trains else 1)
-        replicated = 2 * size * work.updates / units if work.phase.trains else 0.0
-        collective = shared * (sharded if work.is_sharded else replicated)
+        collective = shared * (sharded if work.is_sharded else 4 * size * work.updates / units)
+        waits = shape.num_hidden_layers * (units if work.is_sharded else work.updates)
     state = 14 * size / (work.devices if work.is_sharded else 1) / peak.bandwidth
     steps = [({"optimizer": state}, float(work.updates))] if work.updates else []
     return table.parts(
         (units, *(count for _, count in steps)),
         (kernels, *(one for one, _ in steps)),
-        ({"block": float(shape.num_hidden_layers)}, *({"update": 1.0} for _ in steps)),
+        ({"block": shape.num_hidden_layers * of_blocks / back}, *({"update": 1.0} for _ in steps)),
         {"phase": 1.0, "micro-batch": units},
-        {"collective": units * collective, "ranks": units * shape.num_hidden_layers * (work.devices > 1)},
+        {"collective": units * collective, "ranks": waits},
         (collective, *(0.0 for _ in steps)),
     )
 

@@ -77,6 +77,8 @@ class _Measured:
     """Whether it is the work that is asked for."""
     is_of_launch: bool
     """Whether it was part of a launch's steps; else a benchmark's."""
+    crosses: bool
+    """Whether its devices were of several nodes."""
     shape: ModelShape | None
     """Of the model that it computed with; None where that is not known."""
 
@@ -99,7 +101,7 @@ class PhaseModel:
     calibrations: Sequence[CalibrationFile]
     device: Device
     per_node: int = 8
-    _known: dict[tuple[str, int, int], PhaseSeconds] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[str, int, int, int], PhaseSeconds] = field(default_factory=dict, repr=False)
     _factors: dict[tuple[str, ModelShape | None, bool], Array] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -148,43 +150,51 @@ class PhaseModel:
             return False
         return self.workload.rollout.backend == "vllm" and self.workload.rollout.sleep
 
-    def seconds(self, phase_name: str, devices: int, *, tensor_parallel: int = 1) -> PhaseSeconds:
+    def seconds(
+        self, phase_name: str, devices: int, *, nodes: int | None = None, tensor_parallel: int = 1
+    ) -> PhaseSeconds:
         """What a phase takes on a pool of so many devices.
 
         Args:
             phase_name: of `names`.
             devices: of its pool; anything for the controller's own phases.
+            nodes: on which these are, and those that they send to; None for as few as hold so many.
             tensor_parallel: devices that share an engine.
         """
-        if PHASE[phase_name].role is None:
-            devices = 0
-        key = (phase_name, devices, tensor_parallel if phase_name == GEN else 1)
+        key = self._key(phase_name, devices, nodes, tensor_parallel)
         if key not in self._known:
             self._known[key] = self._find(*key)
         return self._known[key]
 
-    def _find(self, name: str, devices: int, shared_by: int) -> PhaseSeconds:
+    def _key(self, name: str, devices: int, nodes: int | None, shared_by: int) -> tuple[str, int, int, int]:
+        devices = 0 if PHASE[name].role is None else devices
+        nodes = max(1, -(-devices // self.per_node)) if nodes is None or not devices else nodes
+        return name, devices, nodes, shared_by if name == GEN else 1
+
+    def _find(self, name: str, devices: int, nodes: int, shared_by: int) -> PhaseSeconds:
         same = [one for one in self._measured(name) if one.is_same and _engine_size(one.phase) == shared_by]
-        if exact := [one.phase for one in same if one.phase.devices == devices]:
+        alike = [one for one in same if one.crosses == (nodes > 1)]
+        if exact := [one.phase for one in alike if one.phase.devices == devices]:
             return _mean(exact)
-        is_traced = any(one.phase.kernel_s is not None for one in same)
-        sizes = {one.phase.devices for one in same}
+        is_traced = any(one.phase.kernel_s is not None for one in alike)
+        sizes = {one.phase.devices for one in alike}
         if not is_traced and len(sizes) > 1:
-            return _amdahl([(one.phase.devices, one.phase.seconds) for one in same], devices)
-        if (parts := self._parts(name, devices, shared_by)) is None:
+            return _amdahl([(one.phase.devices, one.phase.seconds) for one in alike], devices)
+        if (parts := self._parts(name, devices, nodes, shared_by)) is None:
             if not same:
                 raise LookupError(name)
-            return _amdahl([(one.phase.devices, one.phase.seconds) for one in same], devices)
+            return _amdahl([(one.phase.devices, one.phase.seconds) for one in alike or same], devices)
         found = split(parts, self._scaled(name, of_same=bool(same)))
         return PhaseSeconds(
             found.kernels, found.exposed, found.host, found.total, Basis.SCALED if same else Basis.MODELLED
         )
 
-    def host_share(self, phase_name: str, devices: int, *, tensor_parallel: int = 1) -> float:
+    def host_share(self, phase_name: str, devices: int, *, nodes: int | None = None, tensor_parallel: int = 1) -> float:
         """Share of a phase with nothing on the devices: as traced, else by its parts; NaN where nothing tells them."""
-        found = self.seconds(phase_name, devices, tensor_parallel=tensor_parallel)
+        found = self.seconds(phase_name, devices, nodes=nodes, tensor_parallel=tensor_parallel)
         host, total = found.host, found.total
-        if isnan(host) and (parts := self._parts(phase_name, devices, tensor_parallel)) is not None:
+        key = self._key(phase_name, devices, nodes, tensor_parallel)
+        if isnan(host) and (parts := self._parts(*key)) is not None:
             is_same = any(one.is_same for one in self._measured(phase_name))
             modelled = split(parts, self._scaled(phase_name, of_same=is_same))
             host, total = modelled.host, modelled.total
@@ -245,10 +255,11 @@ class PhaseModel:
                 workload = _workload_of(case)
                 for phase in case.phases:
                     if phase.name in PHASE and tells_devices(case, phase):
-                        parts = _parts_of_case(case, phase, workload, peak, file)
+                        nodes = file.nodes if phase.devices > file.device_count // file.nodes else 1
+                        parts = _parts_of_case(case, phase, nodes, workload, peak, file)
                         shape = phase_shape(PHASE[phase.name], case.models) if case.models else None
                         found.setdefault(phase.name, []).append(
-                            _Measured(phase, parts, is_same, case.step_s is not None, shape)
+                            _Measured(phase, parts, is_same, case.step_s is not None, nodes > 1, shape)
                         )
         return found
 
@@ -289,11 +300,10 @@ class PhaseModel:
             found[0 if self.is_same(case) else 1].append(case)
         return found
 
-    def _parts(self, name: str, devices: int, shared_by: int) -> PhaseParts | None:
+    def _parts(self, name: str, devices: int, nodes: int, shared_by: int) -> PhaseParts | None:
         if self.peak is None or self.shapes is None or self.workload is None:
             return None
         engine = engine_kernels(self.shapes.actor, self.device.name, self.peak, shared_by)
-        nodes = max(1, -(-devices // self.per_node))
         work = phase_work(
             name,
             self.workload,
@@ -302,6 +312,7 @@ class PhaseModel:
             tensor_parallel=shared_by,
             nodes=nodes,
             counts=self.counts,
+            device_bytes=self.device.memory_bytes if self.is_gpu else None,
         )
         return parts_of(work, self.peak, engine, is_function=self._is_function(name))
 
@@ -325,14 +336,25 @@ def _workload_of(case: MeasuredCase) -> Workload | None:
 
 
 def _parts_of_case(
-    case: MeasuredCase, phase: MeasuredPhase, workload: Workload | None, peak: DevicePeak | None, file: CalibrationFile
+    case: MeasuredCase,
+    phase: MeasuredPhase,
+    nodes: int,
+    workload: Workload | None,
+    peak: DevicePeak | None,
+    file: CalibrationFile,
 ) -> PhaseParts | None:
     if workload is None or case.models is None or peak is None:
         return None
     shared_by = _engine_size(phase)
-    nodes = file.nodes if phase.devices > file.device_count // file.nodes else 1
     work = phase_work(
-        phase.name, workload, case.models, phase.devices, tensor_parallel=shared_by, nodes=nodes, counts=case.counts
+        phase.name,
+        workload,
+        case.models,
+        phase.devices,
+        tensor_parallel=shared_by,
+        nodes=nodes,
+        counts=case.counts,
+        device_bytes=file.device_bytes if file.kind == "gpu" else None,
     )
     is_function = phase.name == "reward" and case.models.reward is None
     engine = engine_kernels(case.models.actor, file.device, peak, shared_by)

@@ -138,7 +138,7 @@ def predict(
 
 def class_of(model: StepModel, placement: Placement, *, elsewhere: bool = False) -> PredictionClass:
     """What lies between what was measured and a placement."""
-    phases, files = model.phases, model.phases.calibrations
+    phases, files = model.phases_of(placement), model.phases.calibrations
     used = {node for pool in placement.pools for node, count in enumerate(pool.counts) if count}
     if len(used) > max(file.nodes for file in files):
         return PredictionClass.MORE_NODES
@@ -167,7 +167,8 @@ def launch_spread(model: StepModel) -> tuple[float, int]:
 
 def launch_noise(model: StepModel, placement: Placement) -> LaunchNoise | None:
     """How the launches vary that a placement of the measured work is predicted from; None where nothing tells."""
-    cases = [case for file in model.phases.calibrations for case in file.cases if model.phases.is_same(case)]
+    phases = model.phases_of(placement)
+    cases = [case for file in phases.calibrations for case in file.cases if phases.is_same(case)]
     own = [case for case in cases if case.name == placement.name]
     found = _pooled(cases, sum(case.launches for case in own) or max((case.launches for case in cases), default=1))
     # Rounds of several runs are not the same ones.
@@ -185,8 +186,9 @@ def _tokens(model: StepModel, placement: Placement) -> float:
     if model.phases.workload is None:
         return float("nan")
     workload = placed_workload(model.phases.workload, placement)
-    if counted := model.phases.step_tokens:
-        return counted * workload.batch.size / model.phases.workload.batch.size
+    for phases in (model.phases_of(placement), model.phases):
+        if phases.workload and (counted := phases.step_tokens):
+            return counted * workload.batch.size / phases.workload.batch.size
     return workload.batch.size * (workload.batch.max_prompt_length + mean_response(workload))
 
 

@@ -10,7 +10,7 @@ from placebench.predict.memory.estimate import MemoryEstimate
 from placebench.predict.phases import Basis, PhaseModel, PhaseSeconds
 from placebench.predict.walk import step_times, walked_graph
 from placebench.spec.devices import Device, devices_per_node
-from placebench.spec.phases import GEN, PHASE, Phase
+from placebench.spec.phases import GEN, PHASE, Activity, Phase
 from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.placement_checks import Share
 from placebench.spec.workload import Workload, placed_workload
@@ -100,13 +100,15 @@ class StepModel:
         Raises:
             LookupError: a phase of it was never measured, and the device's peak is not known.
         """
-        model, shared_by = self._model_for(placement), placement.tensor_parallel or 1
+        model, shared_by = self.phases_of(placement), placement.tensor_parallel or 1
         if model.workload and placement.tensor_parallel is None:
             shared_by = model.workload.rollout.tensor_parallel_size
         graph = self.graph(placement)
         pools = {phase.name: placement.pool_of(phase.role) if phase.role else None for phase in graph}
         found = {
-            name: model.seconds(name, pool.size if pool else 0, tensor_parallel=shared_by)
+            name: model.seconds(
+                name, pool.size if pool else 0, nodes=_nodes_of(placement, name), tensor_parallel=shared_by
+            )
             for name, pool in pools.items()
         }
         times, seconds = step_times(
@@ -116,6 +118,7 @@ class StepModel:
             placement.overlap,
             staleness=placement.staleness,
             has_engines=placement.has_engines,
+            inflight_updates=placement.inflight_updates,
         )
         gaps = model.gaps.seconds(len(placement.pools), len(graph))
         spans = [
@@ -126,26 +129,32 @@ class StepModel:
         gen = pools.get(GEN)
 
         def find_host_share() -> float:
-            return model.host_share(GEN, gen.size, tensor_parallel=shared_by) if gen else 0.0
+            nodes = _nodes_of(placement, GEN)
+            return model.host_share(GEN, gen.size, nodes=nodes, tensor_parallel=shared_by) if gen else 0.0
 
         return PredictedStep(placement, seconds + gaps, found, ordered, gaps, find_host_share)
 
     def phase_seconds(self, phase: str, devices: int, tensor_parallel: int) -> float:
-        """What a phase takes on a pool of so many devices, in seconds."""
-        return self.phases.seconds(phase, devices, tensor_parallel=tensor_parallel).total
+        """The least seconds that a phase takes on a pool of so many devices, on whichever nodes they are.
+
+        Collectives take least on as few nodes as hold the pool, handing memory over on as many as there are.
+        """
+        apart = PHASE[phase].activity is Activity.HAND_OVER
+        nodes = max(1, min(devices, len(self.nodes))) if apart else None
+        return self.phases.seconds(phase, devices, nodes=nodes, tensor_parallel=tensor_parallel).total
 
     def gap_seconds(self, placement: Placement) -> float:
         """What a step takes beside its phases, in seconds."""
-        return self._model_for(placement).gaps.seconds(len(placement.pools), len(self.graph(placement)))
+        return self.phases_of(placement).gaps.seconds(len(placement.pools), len(self.graph(placement)))
 
     def graph(self, placement: Placement) -> tuple[Phase, ...]:
         """The phases of a placement's step with what they wait for: see `walk.walked_graph`."""
-        names = self._model_for(placement).names
+        names = self.phases_of(placement).names
         return walked_graph(names, staleness=placement.staleness, has_engines=placement.has_engines)
 
     def covers(self, placement: Placement) -> bool:
         """Whether no pool of a placement is smaller or larger than those on which its phases were measured."""
-        model = self._model_for(placement)
+        model = self.phases_of(placement)
         sizes = {name: model.measured_sizes(name) for name in model.names}
         return all(
             min(sizes[name]) <= placement.pool_of(role).size <= max(sizes[name])
@@ -158,7 +167,7 @@ class StepModel:
         """Devices of each node."""
         return devices_per_node(self.devices)
 
-    def _model_for(self, placement: Placement) -> PhaseModel:
+    def phases_of(self, placement: Placement) -> PhaseModel:
         """The phases as the placement runs them: replicas hold whole models, and may each have a batch."""
         if self.phases.workload is None or placement.scaling is None:
             return self.phases
@@ -226,3 +235,14 @@ class StepModel:
         """The workload of placebench's own job; a job of the user's has none, and no sizes or memory that is known."""
         assert self.phases.workload is not None
         return self.phases.workload
+
+
+def _nodes_of(placement: Placement, name: str) -> int:
+    """How many nodes a phase's devices lie on, and those of the actor's first rank where it sends its weights."""
+    role = PHASE[name].role
+    if role is None:
+        return 1
+    nodes = {node for node, count in enumerate(placement.pool_of(role).counts) if count}
+    if PHASE[name].activity is Activity.SEND_WEIGHTS:
+        nodes.add(next(node for node, count in enumerate(placement.pool_of(Role.ACTOR).counts) if count))
+    return len(nodes)

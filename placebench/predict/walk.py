@@ -6,7 +6,7 @@ The controller walks the same graph: a phase is submitted as soon as its inputs 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from placebench.spec.phases import GEN, UPDATE_WEIGHTS, Phase
+from placebench.spec.phases import GEN, UPDATE_ACTOR, UPDATE_WEIGHTS, Phase
 from placebench.spec.placement import Overlap
 from placebench.spec.stepgraph import graph_among, ready_phases
 
@@ -22,6 +22,7 @@ def step_times(
     *,
     staleness: int = 0,
     has_engines: bool = False,
+    inflight_updates: bool = False,
 ) -> tuple[Times, float]:
     """When each phase of a step runs, and how long a step is: of one that runs ahead, once it has settled.
 
@@ -32,9 +33,10 @@ def step_times(
         overlap: what may run side by side.
         staleness: as in `stepgraph.step_graph`.
         has_engines: likewise.
+        inflight_updates: whether engines that run ahead go on while they take new weights.
     """
     if staleness and has_engines:
-        return _steady_times(seconds, pools, staleness)
+        return _steady_times(seconds, pools, staleness, inflight_updates=inflight_updates)
     graph = walked_graph(names, staleness=staleness, has_engines=has_engines)
     times = walk(graph, seconds, pools, overlap)
     return times, max((end for _, end in times.values()), default=0.0)
@@ -84,11 +86,14 @@ def _generated_before(graph: Sequence[Phase]) -> tuple[Phase, ...]:
     )
 
 
-def _steady_times(seconds: Mapping[str, float], pools: Mapping[str, str], staleness: int) -> tuple[Times, float]:
+def _steady_times(
+    seconds: Mapping[str, float], pools: Mapping[str, str], staleness: int, *, inflight_updates: bool
+) -> tuple[Times, float]:
     """A step once engines that generate ahead of it have settled, and its seconds.
 
-    Generation waits for its engines and for weights old by `staleness` updates; training for its sequences and for the
-    step before. So each step of either waits for the one before, and the two, with the update between them, for each
+    Generation waits for its engines, which take new weights between two steps unless these go in meanwhile, and for
+    weights old by `staleness` updates; training for its sequences, and for the step before, whose weights the actor's
+    devices send. So each step of either waits for the one before, and the two, with the update between them, for each
     other across `staleness` + 1 steps; in the long run a step takes what the slowest of these cycles takes for one (the
     maximum cycle mean: Baccelli et al., Synchronization and Linearity, 1992, chapter 3). The times are those of the
     work that is done in the step's time, generation for a later one among it.
@@ -97,6 +102,8 @@ def _steady_times(seconds: Mapping[str, float], pools: Mapping[str, str], stalen
     times = walk(rest, seconds, pools, Overlap.ALL)
     training = max((end for _, end in times.values()), default=0.0)
     gen, update = seconds.get(GEN, 0.0), seconds.get(UPDATE_WEIGHTS, 0.0)
-    step_s = max(gen, training, (gen + training + update) / (staleness + 1))
+    _, sends_from = times.get(UPDATE_ACTOR, (0.0, training))
+    engines, learners = gen + (0.0 if inflight_updates else update), max(training, sends_from + update)
+    step_s = max(engines, learners, (gen + training + update) / (staleness + 1))
     ahead = {GEN: (0.0, gen), UPDATE_WEIGHTS: (training, training + update)}
     return times | {name: ahead[name] for name in ahead if name in seconds}, step_s

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, erf, log, sqrt
+from math import ceil, erf, inf, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placebench.predict.memory.engine import EngineMemory
 from placebench.record.calibration_file import StepCounts
 from placebench.spec.phases import GEN, PHASE, UPDATE_WEIGHTS, Phase
 from placebench.spec.placement import Role
@@ -60,6 +61,8 @@ class RankWork:
     """Tokens of a prompt."""
     prompts: float
     """Tokens of an engine's prompts, those that others begin with alike counted once."""
+    recomputes: bool = False
+    """Whether the backward pass computes the activations of the blocks anew."""
     decoding: tuple[Stretch, ...] = ()
     """Of generation."""
 
@@ -95,6 +98,7 @@ def phase_work(
     tensor_parallel: int = 1,
     nodes: int = 1,
     counts: StepCounts | None = None,
+    device_bytes: int | None = None,
 ) -> RankWork:
     """What a phase has to do on a pool.
 
@@ -107,6 +111,7 @@ def phase_work(
         nodes: that the pool lies on.
         counts: what the sequences of a step were; None for those that the workload asks for, at full length where it
             does not say how long responses become.
+        device_bytes: memory of a GPU of the pool, of which an engine may have a share; None for all that it wants.
     """
     phase, batch = PHASE[name], workload.batch
     ranks = max(1, devices)
@@ -117,7 +122,8 @@ def phase_work(
     tokens = (counts.tokens if counts else batch.size * (prompt + response)) / ranks * trained
     sequences = batch.size / ranks * (shared_by if name == GEN else 1)
     steps = batch.size // batch.mini_batch_size if phase.trains else 1
-    at_once = ceil((batch.mini_batch_size if phase.trains else batch.size) / ranks)
+    in_update = ceil((batch.mini_batch_size if phase.trains else batch.size) / ranks)
+    at_once = _room(workload, shapes.actor, ranks, shared_by, device_bytes) if name == GEN else inf
     return RankWork(
         phase=phase,
         shape=phase_shape(phase, shapes),
@@ -130,11 +136,12 @@ def phase_work(
         tokens=tokens,
         length=length,
         responses=tokens * response / (prompt + response),
-        micro_batches=micro_batch_count(workload, at_once, prompt + response) * steps * trained,
+        micro_batches=micro_batch_count(workload, in_update, prompt + response) * steps * trained,
         updates=steps * trained if phase.trains else 0,
         prompt=prompt,
         prompts=sequences * prompt / batch.group_size,
-        decoding=tuple(_decoding(workload, sequences, counts)) if name == GEN else (),
+        recomputes=phase.trains and workload.activation_checkpointing,
+        decoding=tuple(_decoding(workload, sequences, counts, at_once)) if name == GEN else (),
     )
 
 
@@ -153,20 +160,34 @@ def _survivors(workload: Workload, step: NDArray[np.int64]) -> NDArray[np.float6
     return np.array([0.5 * (1 - erf(one / sqrt(2))) for one in spread])
 
 
-def _decoding(workload: Workload, sequences: float, counts: StepCounts | None) -> Iterator[Stretch]:
-    """The token steps of an engine: as many as the longest of its responses has, with fewer sequences as others end."""
+def _decoding(workload: Workload, sequences: float, counts: StepCounts | None, at_once: float) -> Iterator[Stretch]:
+    """The token steps of an engine: as many as the longest of its responses has, with fewer sequences as others end.
+
+    Of sequences for which its keys and values have no room, as many as there is room for go one lot after the other.
+    """
     batch = workload.batch
+    lots = max(1.0, sequences / at_once)
+    running = sequences / lots
     if counts:
-        yield Stretch(counts.decode_steps, sequences, counts.context_tokens / counts.decode_steps / batch.size)
+        yield Stretch(counts.decode_steps * lots, running, counts.context_tokens / counts.decode_steps / batch.size)
         return
     step = np.arange(batch.max_response_length)
-    running = sequences * _survivors(workload, step)
+    left = running * _survivors(workload, step)
     # The longest of n responses is beyond a step with the probability 1 - (1 - share)^n.
-    going = 1 - (1 - running / sequences) ** sequences
+    going = 1 - (1 - left / running) ** running
     for part in np.array_split(step, min(_STRETCHES, len(step))):
-        steps = float(going[part].sum())
+        steps = float(going[part].sum()) * lots
         if steps > 0:
-            yield Stretch(steps, max(1.0, float(running[part].mean())), batch.max_prompt_length + float(part.mean()))
+            yield Stretch(steps, max(1.0, float(left[part].mean())), batch.max_prompt_length + float(part.mean()))
+
+
+def _room(workload: Workload, shape: ModelShape, devices: int, shared_by: int, device_bytes: int | None) -> float:
+    """Sequences of full length whose keys and values an engine has room for."""
+    if device_bytes is None or workload.rollout.backend != "vllm":
+        return inf
+    rollout = workload.rollout.model_copy(update={"tensor_parallel_size": shared_by})
+    engine = EngineMemory(workload.model_copy(update={"rollout": rollout}), shape, devices, "gpu", device_bytes)
+    return engine.most_sequences
 
 
 def weight_bytes(work: RankWork) -> float:

@@ -7,7 +7,7 @@ whoever predicts (`predict.phases`). `RunFolder.calibration_file` is another one
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from placebench.errors import UsageError
 from placebench.record.parts import Bytes, Record, RecordFile, Seconds, Steps
@@ -75,6 +75,15 @@ class MeasuredCase(Record):
     """The step of each launch, by its round; empty where an older version wrote the file."""
     phases: tuple[MeasuredPhase, ...]
 
+    @field_validator("workload")
+    @classmethod
+    def _has_sizes(cls, workload: dict[str, Any]) -> dict[str, Any]:
+        batch = workload.get("batch", {})
+        sizes = [batch.get(key, 1) for key in ("size", "mini_batch_size")] if isinstance(batch, dict) else [None]
+        if not all(type(size) is int and size > 0 for size in sizes):
+            raise ValueError("workload.batch: no sizes of a batch")
+        return workload
+
 
 class CalibrationFile(RecordFile):
     """The content of a calibration."""
@@ -100,6 +109,9 @@ class CalibrationFile(RecordFile):
     """Of torch, vllm, placebench and what else decides over timings."""
     commit: str | None = None
     """Of the source tree of placebench."""
+    workload: dict[str, Any] = Field(default_factory=dict)
+    """The job as the run asked for it, before a placement made it replicas or engines of its own; empty of a job of the
+    user's, of a benchmark, and in files of earlier versions."""
     command: tuple[str, ...] = ()
     """The command line of a run of a job of the user's, which alone says how the job is started; else empty."""
     cases: Annotated[tuple[MeasuredCase, ...], Field(min_length=1)]

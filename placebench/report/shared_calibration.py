@@ -58,6 +58,7 @@ def _calibration(summary: Summary, source: str) -> CalibrationFile:
         driver=summary.host.get("driver"),
         versions=summary.versions,
         commit=(summary.git or {}).get("commit"),
+        workload={} if summary.job else summary.workload,
         command=summary.command if summary.job else (),
         cases=cases,
     )
@@ -75,7 +76,7 @@ def _case(summary: Summary, placement: PlacementSummary) -> MeasuredCase | None:
         models=_models(summary),
         pools=len(placement.pools),
         step_s=step.value,
-        gap_s=sum(gaps) if gaps else None,
+        gap_s=max(0.0, sum(gaps)) if gaps else None,
         tokens=_tokens(summary, placement),
         launches=max(1, placement.launches),
         launch_sd=_spread(step),

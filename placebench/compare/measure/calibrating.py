@@ -47,6 +47,7 @@ def calibrate_by(run: Run, sides: Sequence[RunSide]) -> CalibrationFile:
         driver=_text(record.host.get("driver")),
         versions=record.versions,
         commit=_text((record.git or {}).get("commit")),
+        workload={} if record.job else record.workload,
         command=record.command if record.job else (),
         cases=cases,
     )

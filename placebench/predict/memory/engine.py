@@ -6,7 +6,7 @@ holds the two equal, so that an engine has the one that was planned for.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 from placebench.spec.devices import Kind
 from placebench.spec.shapes import ModelShape
@@ -75,6 +75,11 @@ class EngineMemory:
         return max(self._cache_of(1), room // self._block_bytes * self._block_bytes)
 
     @property
+    def most_sequences(self) -> float:
+        """Sequences of full length whose keys and values there is room for: no end of them without a share."""
+        return inf if self.most_cache is None else self.most_cache // self._block_bytes // self._blocks
+
+    @property
     def whole(self) -> int:
         """All of the engine."""
         return self._beside_cache + self.cache
@@ -116,10 +121,14 @@ class EngineMemory:
         return CACHE_BLOCK_TOKENS * token_cache_bytes(self.workload, self.shape, self._shared_by)
 
     def _cache_of(self, sequences: int) -> int:
-        batch = self.workload.batch
-        blocks = ceil((batch.max_prompt_length + batch.max_response_length) / CACHE_BLOCK_TOKENS)
         # The engine keeps one block for itself.
-        return (sequences * blocks + 1) * self._block_bytes
+        return (sequences * self._blocks + 1) * self._block_bytes
+
+    @property
+    def _blocks(self) -> int:
+        """Of a sequence of full length."""
+        batch = self.workload.batch
+        return ceil((batch.max_prompt_length + batch.max_response_length) / CACHE_BLOCK_TOKENS)
 
 
 def token_cache_bytes(workload: Workload, shape: ModelShape, shared_by: int = 1) -> int:
