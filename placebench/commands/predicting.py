@@ -91,7 +91,14 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     """
     from placebench.commands.deciding import deciding_run
     from placebench.commands.run_options import read_request
-    from placebench.predict.asking import asked_devices, asked_workload, following_mini_batch, known_gpu, step_model
+    from placebench.predict.asking import (
+        asked_devices,
+        asked_workload,
+        following_mini_batch,
+        known_gpu,
+        step_model,
+        unmeasured_settings,
+    )
 
     request = read_request({**given, "sources": None, "gpu": None, "price": None})
     if request.wrong:
@@ -100,7 +107,7 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     device = known_gpu(given["gpu"]) if given.get("gpu") else files[0].device
     devices = asked_devices(given.get("devices"), files, device, by_name=bool(given.get("gpu")))
     workload = asked_workload(files, request.workload, request.origin)
-    notes = _notes(files, devices, is_shipped=is_shipped)
+    notes = [*_notes(files, devices, is_shipped=is_shipped), *unmeasured_settings(files, workload)]
     if (size := following_mini_batch(files, request.workload)) is not None:
         notes.append(f"the mini-batch follows --batch-size: {size}; --mini-batch-size sets another")
     steps = step_model(files, workload, devices)

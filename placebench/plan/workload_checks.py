@@ -11,7 +11,7 @@ from placebench.spec.check import Check, Facts, collect
 from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean
 from placebench.spec.reading import parse_json, refuse_pipe
-from placebench.spec.shapes import PRESETS, ModelShape, is_folder, model_shape, score_count
+from placebench.spec.shapes import PRESETS, ModelShape, is_folder, model_shape, score_count, too_long
 from placebench.spec.workload import Data, Workload
 
 if TYPE_CHECKING:
@@ -43,14 +43,7 @@ def _unknown_model(key: str, workload: Workload) -> None:
 
 
 def _too_long(key: str, workload: Workload) -> Iterator[str]:
-    """Sequences that are longer than a model takes."""
-    model = getattr(workload, key)
-    length = workload.batch.max_prompt_length + workload.batch.max_response_length
-    if model is not None and length > (most := model_shape(model).max_position_embeddings):
-        yield (
-            f"batch: {length} tokens of prompt and response are more than the {most} that {model} takes; lower"
-            " batch.max_prompt_length or batch.max_response_length"
-        )
+    return too_long(workload, key)
 
 
 def _unusable_folder(key: str, workload: Workload, facts: Facts) -> Iterator[str]:

@@ -11,9 +11,9 @@ from placebench.predict.step import StepModel
 from placebench.record.calibration_file import CalibrationFile
 from placebench.spec.devices import Device, devices_per_node, parse_devices
 from placebench.spec.legible import shown
-from placebench.spec.nested import merge
+from placebench.spec.nested import flatten, merge
 from placebench.spec.phases import PHASE
-from placebench.spec.shapes import job_shapes
+from placebench.spec.shapes import job_shapes, too_long
 from placebench.spec.text import listing
 from placebench.spec.words import parse_placement
 from placebench.spec.workload import MOST_SEQUENCES, Workload
@@ -23,6 +23,9 @@ from placebench.spec.workload_reading import build_workload
 _ALIKE = 0.15
 # How a launch goes on with its work: what was measured tells nothing of how another is to.
 _OF_LAUNCH = ("steps", "warmup_steps", "trace_kernels")
+# Settings by which all times become others, and those by which a phase does what no part of it tells.
+_OF_KIND = ("precision", "rollout.backend")
+_OF_SPEED = ("torch_compile", "rollout.cuda_graphs")
 
 
 @contextmanager
@@ -125,7 +128,42 @@ def asked_workload(
         asked = merge(asked, {"batch": {"mini_batch_size": size}})
     if asked.get("model"):
         base = {**base, "critic_model": None}
-    return build_workload(merge(base, asked), origin)
+    workload = build_workload(merge(base, asked), origin)
+    reasons = [line for key in ("model", "critic_model", "reward_model") for line in too_long(workload, key)]
+    if reasons := [*dict.fromkeys(reasons), *_of_other_kind(files, workload)]:
+        raise UsageError(*reasons)
+    return workload
+
+
+def _of_other_kind(files: Sequence[CalibrationFile], workload: Workload) -> Iterator[str]:
+    """Settings of a job of which nothing that was measured tells, one line each."""
+    for key, asked, measured in _unmeasured(files, workload, _OF_KIND):
+        yield (
+            f"{key} {asked}: the calibration is of {measured} alone, which tells nothing of it: measure it by"
+            f" placebench run --set {key}={asked}, and name that run"
+        )
+
+
+def unmeasured_settings(files: Sequence[CalibrationFile], workload: Workload | None) -> Iterator[str]:
+    """Settings that were measured otherwise, and whose times are taken to be those of what was measured."""
+    for key, asked, measured in _unmeasured(files, workload, _OF_SPEED) if workload else ():
+        yield f"{key} {asked} was not measured: times are those of {measured}"
+
+
+def _unmeasured(
+    files: Sequence[CalibrationFile], workload: Workload, keys: Sequence[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Of keys whose value no case has: the key, the value asked for, and those measured."""
+    asked = flatten(workload.model_dump(mode="json"))
+    cases = [flatten(case.workload) for file in files for case in file.cases if case.workload]
+    for key in keys:
+        measured = [case[key] for case in cases if key in case]
+        if measured and asked[key] not in measured:
+            yield key, _word(asked[key]), listing(dict.fromkeys(map(_word, measured)))
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _jobs(files: Sequence[CalibrationFile]) -> Iterator[Mapping[str, Any]]:

@@ -49,8 +49,8 @@ class PoolLayout:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What a reader takes for one layout, engines of any size."""
-        return self.pools, self.placement.staleness
+        """What a reader takes for one layout, with engines of any size and weights of any age."""
+        return self.pools
 
     @property
     def runs_ahead(self) -> bool:

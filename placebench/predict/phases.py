@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from math import isnan, nan
+from math import inf, isnan, nan
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from placebench.predict.estimating import Observation, estimate_factors
 from placebench.predict.gaps import StepGaps, step_gaps
 from placebench.predict.kernels import engine_kernels
+from placebench.predict.memory.engine import engine_room
 from placebench.predict.parts import CPU_SPREAD, Array, PhaseParts, factors_of, parts_of, split
 from placebench.predict.peaks import DevicePeak, cpu_peak, device_peak
 from placebench.predict.work import phase_shape, phase_work
@@ -185,9 +186,8 @@ class PhaseModel:
                 raise LookupError(name)
             return _amdahl([(one.phase.devices, one.phase.seconds) for one in alike or same], devices)
         found = split(parts, self._scaled(name, of_same=bool(same)))
-        return PhaseSeconds(
-            found.kernels, found.exposed, found.host, found.total, Basis.SCALED if same else Basis.MODELLED
-        )
+        basis = Basis.SCALED if same else Basis.MODELLED
+        return PhaseSeconds(found.kernels, found.exposed, found.host, found.total, basis)
 
     def host_share(self, phase_name: str, devices: int, *, nodes: int | None = None, tensor_parallel: int = 1) -> float:
         """Share of a phase with nothing on the devices: as traced, else by its parts; NaN where nothing tells them."""
@@ -312,7 +312,7 @@ class PhaseModel:
             tensor_parallel=shared_by,
             nodes=nodes,
             counts=self.counts,
-            device_bytes=self.device.memory_bytes if self.is_gpu else None,
+            at_once=_room(name, self.workload, self.shapes, devices, shared_by, self.device.memory_bytes),
         )
         return parts_of(work, self.peak, engine, is_function=self._is_function(name))
 
@@ -354,11 +354,18 @@ def _parts_of_case(
         tensor_parallel=shared_by,
         nodes=nodes,
         counts=case.counts,
-        device_bytes=file.device_bytes if file.kind == "gpu" else None,
+        at_once=_room(phase.name, workload, case.models, phase.devices, shared_by, file.device_bytes),
     )
     is_function = phase.name == "reward" and case.models.reward is None
     engine = engine_kernels(case.models.actor, file.device, peak, shared_by)
     return parts_of(work, peak, engine, is_function=is_function)
+
+
+def _room(name: str, workload: Workload, shapes: JobShapes, devices: int, shared_by: int, device_bytes: int) -> float:
+    """Sequences that an engine generates at a time: where it has a share of the memory, those it has room for."""
+    if name != GEN or workload.rollout.memory_share is None:
+        return inf
+    return engine_room(workload, shapes.actor, devices, shared_by, device_bytes)
 
 
 def _mean(phases: Sequence[MeasuredPhase]) -> PhaseSeconds:
@@ -369,9 +376,8 @@ def _mean(phases: Sequence[MeasuredPhase]) -> PhaseSeconds:
         return PhaseSeconds(nan, nan, nan, total, Basis.MEASURED)
     kernels = float(np.mean([one.kernel_s or 0.0 for one in traced]))
     exposed = float(np.mean([one.collective_s or 0.0 for one in traced]))
-    return PhaseSeconds(
-        min(kernels, total), min(exposed, total), max(0.0, total - kernels - exposed), total, Basis.MEASURED
-    )
+    host = max(0.0, total - kernels - exposed)
+    return PhaseSeconds(min(kernels, total), min(exposed, total), host, total, Basis.MEASURED)
 
 
 def _amdahl(times: Sequence[tuple[int, float]], devices: int) -> PhaseSeconds:

@@ -7,7 +7,6 @@ from math import ceil, erf, inf, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from placebench.predict.memory.engine import EngineMemory
 from placebench.record.calibration_file import StepCounts
 from placebench.spec.phases import GEN, PHASE, UPDATE_WEIGHTS, Phase
 from placebench.spec.placement import Role
@@ -98,7 +97,7 @@ def phase_work(
     tensor_parallel: int = 1,
     nodes: int = 1,
     counts: StepCounts | None = None,
-    device_bytes: int | None = None,
+    at_once: float = inf,
 ) -> RankWork:
     """What a phase has to do on a pool.
 
@@ -111,7 +110,7 @@ def phase_work(
         nodes: that the pool lies on.
         counts: what the sequences of a step were; None for those that the workload asks for, at full length where it
             does not say how long responses become.
-        device_bytes: memory of a GPU of the pool, of which an engine may have a share; None for all that it wants.
+        at_once: sequences that an engine has room for.
     """
     phase, batch = PHASE[name], workload.batch
     ranks = max(1, devices)
@@ -123,7 +122,6 @@ def phase_work(
     sequences = batch.size / ranks * (shared_by if name == GEN else 1)
     steps = batch.size // batch.mini_batch_size if phase.trains else 1
     in_update = ceil((batch.mini_batch_size if phase.trains else batch.size) / ranks)
-    at_once = _room(workload, shapes.actor, ranks, shared_by, device_bytes) if name == GEN else inf
     return RankWork(
         phase=phase,
         shape=phase_shape(phase, shapes),
@@ -179,15 +177,6 @@ def _decoding(workload: Workload, sequences: float, counts: StepCounts | None, a
         steps = float(going[part].sum()) * lots
         if steps > 0:
             yield Stretch(steps, max(1.0, float(left[part].mean())), batch.max_prompt_length + float(part.mean()))
-
-
-def _room(workload: Workload, shape: ModelShape, devices: int, shared_by: int, device_bytes: int | None) -> float:
-    """Sequences of full length whose keys and values an engine has room for."""
-    if device_bytes is None or workload.rollout.backend != "vllm":
-        return inf
-    rollout = workload.rollout.model_copy(update={"tensor_parallel_size": shared_by})
-    engine = EngineMemory(workload.model_copy(update={"rollout": rollout}), shape, devices, "gpu", device_bytes)
-    return engine.most_sequences
 
 
 def weight_bytes(work: RankWork) -> float:

@@ -4,7 +4,7 @@ The presets have the true shapes of public models and random weights, so nothing
 the `config.json` of Qwen/Qwen2.5-0.5B, -1.5B and -7B and of meta-llama/Llama-3.1-8B.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -247,3 +247,14 @@ def job_shapes(workload: Workload) -> JobShapes:
     """
     actor, critic = model_shape(workload.model), model_shape(workload.critic_model or workload.model)
     return JobShapes(actor, critic, model_shape(workload.reward_model) if workload.reward_model else None)
+
+
+def too_long(workload: Workload, key: str) -> Iterator[str]:
+    """A line where sequences are longer than the model of a key, such as `critic_model`, takes; none without one."""
+    model = getattr(workload, key)
+    length = workload.batch.max_prompt_length + workload.batch.max_response_length
+    if model is not None and length > (most := model_shape(model).max_position_embeddings):
+        yield (
+            f"batch: {length} tokens of prompt and response are more than the {most} that {model} takes; lower"
+            " batch.max_prompt_length or batch.max_response_length"
+        )

@@ -131,6 +131,15 @@ class EngineMemory:
         return ceil((batch.max_prompt_length + batch.max_response_length) / CACHE_BLOCK_TOKENS)
 
 
+def engine_room(workload: Workload, shape: ModelShape, devices: int, shared_by: int, device_bytes: int) -> float:
+    """Sequences of full length whose keys and values an engine on GPUs has room for, `shared_by` devices each."""
+    if workload.rollout.backend != "vllm":
+        return inf
+    rollout = workload.rollout.model_copy(update={"tensor_parallel_size": shared_by})
+    placed = workload.model_copy(update={"rollout": rollout})
+    return EngineMemory(placed, shape, devices, "gpu", device_bytes).most_sequences
+
+
 def token_cache_bytes(workload: Workload, shape: ModelShape, shared_by: int = 1) -> int:
     """Bytes of a token's keys and values in all blocks, on each of the devices that share a model."""
     return 2 * COMPUTED_BYTES[workload.precision] * shape.num_hidden_layers * shape.kv_width(shared_by)
