@@ -147,10 +147,12 @@ def _clocks(device: torch.device) -> Iterator[list[float]]:
     reader = threading.Thread(target=read)
     if device.type == "cuda":
         reader.start()
-    yield clocks
-    over.set()
-    if device.type == "cuda":
-        reader.join()
+    try:
+        yield clocks
+    finally:
+        over.set()
+        if device.type == "cuda":
+            reader.join()
 
 
 if __name__ == "__main__":

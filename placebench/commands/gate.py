@@ -7,6 +7,7 @@ import click
 
 from placebench.commands.completion import complete_metrics, complete_sources
 from placebench.commands.console import open_console
+from placebench.commands.group import readers_may_leave
 from placebench.commands.options import GroupedCommand, NearChoice, WholeRange, option, option_group, parse_share
 from placebench.commands.outputs import OutputPath, refuse_same
 from placebench.errors import BaselineError, UsageError
@@ -128,16 +129,19 @@ def check(
     except BaselineError as error:
         # Whoever reads the outputs must see that nothing was compared.
         found = BaselineCheck(run=runs, baseline=baseline, max_regression=share, missing=str(error))
-    print_check(found, open_console())
+    with readers_may_leave():
+        print_check(found, open_console())
     if junit:
         write_junit(found, junit)
     if json_path:
         write_json(found, json_path)
-    for line in report_to_github(found):
-        click.echo(line)  # noqa: TID251 - a command to GitHub, its text escaped
+    with readers_may_leave():
+        for line in report_to_github(found):
+            click.echo(line)  # noqa: TID251 - a command to GitHub, its text escaped
+        if not found.error:
+            say(verdict(found))
     if found.error:
         raise found.error
-    say(verdict(found))
 
 
 def _baseline_with_run(text: str) -> str:

@@ -4,8 +4,9 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Iterable
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -74,10 +75,13 @@ class PlacebenchGroup(click.Group):
 
 def fail(code: int, *reasons: str, name: str = "placebench") -> int:
     """Say on stderr what went wrong, one line a reason, behind the program's name; returns the exit code."""
-    for reason in reasons[:_MOST_REASONS]:
-        say(f"{name}: {one_line(reason)}", sys.stderr)
-    if len(reasons) > _MOST_REASONS:
-        say(f"{name}: and {len(reasons) - _MOST_REASONS:,} more reasons", sys.stderr)
+    try:
+        for reason in reasons[:_MOST_REASONS]:
+            say(f"{name}: {one_line(reason)}", sys.stderr)
+        if len(reasons) > _MOST_REASONS:
+            say(f"{name}: and {len(reasons) - _MOST_REASONS:,} more reasons", sys.stderr)
+    except OSError:
+        _drop(sys.stderr)  # nobody reads it, and the exit code still says it
     return code
 
 
@@ -124,6 +128,29 @@ def _has_working_directory() -> bool:
     return True
 
 
+@contextmanager
+def readers_may_leave(instead: str = "") -> Iterator[None]:
+    """Let a command go on whose output nobody takes any more: its exit code says all the same how it ended.
+
+    Args:
+        instead: what to say where the output cannot be written, such as where else it is.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_stdout()
+    except OSError as error:
+        if error.filename is not None or error.errno not in OF_A_STREAM:
+            raise
+        drop_stdout()
+        fail(USAGE, f"cannot write to standard output: {error.strerror}{instead}")
+
+
 def drop_stdout() -> None:
     """Let nothing more be written where it cannot be, the interpreter's last flush included."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _drop(sys.stdout)
+
+
+def _drop(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -12,6 +12,7 @@ from placebench.commands.completion import (
     complete_settings,
 )
 from placebench.commands.console import open_console
+from placebench.commands.group import readers_may_leave
 from placebench.commands.options import FilledPath, GroupedCommand, option, option_group, verbose_option
 from placebench.commands.run_options import read_request
 
@@ -70,5 +71,6 @@ def placements(words: tuple[str, ...], **given: Any) -> None:
         show_settings(request, words, open_console())
         return
     catalogue = read_catalogue(request, words)
-    show_catalogue(catalogue, open_console(), verbose=request.verbose)
+    with readers_may_leave():
+        show_catalogue(catalogue, open_console(), verbose=request.verbose)
     catalogue.no_words.raise_any()

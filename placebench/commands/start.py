@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from placebench.commands.console import open_console
-from placebench.commands.group import OF_A_STREAM, USAGE, drop_stdout, fail
+from placebench.commands.group import readers_may_leave
 from placebench.errors import InterruptedRunError, LaunchError, Reasons, UsageError
 from placebench.host.terminal import say
 
@@ -139,14 +139,5 @@ def _report(folder: Path, *, verbose: bool) -> None:
     from placebench.report.show import show as show_run
 
     build_report(folder)
-    try:
+    with readers_may_leave(f"; the report is in {folder}"):
         show_run(folder, open_console(), verbose=verbose)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        drop_stdout()
-    except OSError as error:
-        if error.filename is not None or error.errno not in OF_A_STREAM:
-            raise
-        # The run keeps its exit code: it is done, and its report is in its folder.
-        drop_stdout()
-        fail(USAGE, f"cannot write to standard output: {error.strerror}; the report is in {folder}")

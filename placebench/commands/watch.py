@@ -24,7 +24,7 @@ def watch(run: str, verbose: bool) -> None:
     from placebench.commands.console import open_console
     from placebench.commands.runs import find_run
     from placebench.commands.start import compared_so_far
-    from placebench.record.folder import RunFolder, Status
+    from placebench.record.folder import RunFolder, Status, resuming
     from placebench.report.show import show as show_run
     from placebench.run.display import open_display
     from placebench.run.watching import follow_run
@@ -34,4 +34,4 @@ def watch(run: str, verbose: bool) -> None:
         status = follow_run(folder, display, compared_so_far)
     show_run(folder.path, open_console(), verbose=verbose)
     if status is not Status.DONE:
-        raise LaunchError(f"the run is {status}; go on with placebench run --resume {folder.path}")
+        raise LaunchError(f"the run is {status}; go on with {resuming(folder.path)}")

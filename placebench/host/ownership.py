@@ -15,6 +15,7 @@ every 50 ms instead of being woken (six that take turns need four times as long)
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -133,9 +134,8 @@ def sweep() -> list[Path]:
     swept: list[Path] = []
     with contextlib.closing(_each_record()) as records:
         for folder, content, is_dead in records:
-            if is_dead:
-                _sweep_record(folder, content)
-                swept += [Path(content["run"])] if content else []
+            if is_dead and _sweep_record(folder, content) and content:
+                swept.append(Path(content["run"]))
     return swept
 
 
@@ -150,13 +150,16 @@ def mark_interrupted(run: Path) -> None:
     replace_status(folder.run_file, Status.RUNNING, Status.INTERRUPTED)
 
 
-def _sweep_record(folder: Path, content: dict[str, Any] | None) -> None:
-    if content:
-        _sweep_run(content)
-    shutil.rmtree(folder, ignore_errors=True)
+def _sweep_record(folder: Path, content: dict[str, Any] | None) -> bool:
+    """End what a run has left, and forget it; returns whether a later command has nothing left to do."""
+    is_swept = not content or _sweep_run(content)
+    if is_swept:
+        shutil.rmtree(folder, ignore_errors=True)
+    return is_swept
 
 
-def _sweep_run(content: dict[str, Any]) -> None:
+def _sweep_run(content: dict[str, Any]) -> bool:
+    """End what a run has left; returns whether its files say so now, or never will."""
     from placebench.host.compile_cache import remove_empty_cache
     from placebench.host.processes import LaunchMark, ProcessId, kill_processes, launch_processes, remove_ray_temp_dir
 
@@ -171,8 +174,14 @@ def _sweep_run(content: dict[str, Any]) -> None:
         remove_empty_cache()
     # A run whose files are gone, damaged, not ours to write or in another process's hands stops no later command.
     run = Path(content["run"])
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, UsageError), lock_run(RunFolder(run)):
-        mark_interrupted(run)
+    try:
+        with lock_run(RunFolder(run)):
+            mark_interrupted(run)
+    except OSError as error:
+        return error.errno not in (errno.ENOSPC, errno.EDQUOT)  # until there is room again
+    except (ValueError, KeyError, TypeError, UsageError):
+        pass
+    return True
 
 
 def _state_path() -> Path:

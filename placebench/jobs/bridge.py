@@ -140,7 +140,7 @@ class Bridge:
                 self._end(command)
             self._write(reader.finish())
         if self._done >= self._job.steps or (self._done and is_stopped):
-            return EndFile(kind=JobExit.DONE)
+            return EndFile(kind=JobExit.DONE, message="it was stopped before its command ended" if is_stopped else None)
         end = self._too_early(command.returncode)
         if self._job.until_end and self._done:
             return EndFile(kind=JobExit.DONE, message=end.message if command.returncode else None)

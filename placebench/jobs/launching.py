@@ -83,11 +83,6 @@ class Job:
         return read_command(self.spec.command, self.spec.cwd, environment)
 
     @property
-    def default_words(self) -> str | None:
-        """Its own placements, as `--placements` would name them; None where it names none."""
-        return ",".join(self.spec.placements) or None
-
-    @property
     def record(self) -> JobRecord:
         """The job in `run.json`."""
         return JobRecord(

@@ -16,6 +16,7 @@ from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attached import AttachedSpans, Window
 from placebench.jobs.log_sources import PATIENCE_S, SETTLED_S, LogSource, LogSources
 from placebench.jobs.nodes import Nodes
+from placebench.logs.flags import NOT_FINITE
 from placebench.logs.run import LoggedRun, run_of_logs
 from placebench.logs.timing import Kind
 from placebench.record.folder import Trial
@@ -265,7 +266,8 @@ class StepReader:
             format=run.logs[0].format.name,
             phases=self._job.phases,
             flags=(
-                *(LogFlag(name=flag.name, text=flag.text) for flag in run.flags if flag.name not in settled),
+                # What is no number is told by the steps themselves.
+                *(LogFlag(name=one.name, text=one.text) for one in run.flags if one.name not in (*settled, NOT_FINITE)),
                 *(LogFlag(name=LogFlag.SPANS, text=text) for text in self._attached.notes),
             ),
         ).write(self._trial)

@@ -166,7 +166,13 @@ class JobSpec(_Part):
     cwd: Folder = Field(Path("."), description="folder in which it starts")
     python: Folder | None = Field(None, description="an environment of Python; its bin folder goes first on PATH")
     env: Variables = Field(default_factory=dict, description="variables of the job's environment")
-    steps: int = Field(10, ge=1, le=MOST_STEPS, strict=True, description="a launch ends after so many")
+    steps: int = Field(
+        10,
+        ge=1,
+        le=MOST_STEPS,
+        strict=True,
+        description="a launch ends after so many; with until_end, left out, all that the command has",
+    )
     until_end: bool = Field(
         False, strict=True, description="whether a launch lasts until the command ends, which is left as it is"
     )
@@ -202,6 +208,14 @@ class JobSpec(_Part):
             return {**content, "placements": {name: {} if one is None else one for name, one in placements.items()}}
         return content
 
+    @model_validator(mode="before")
+    @classmethod
+    def _to_its_end(cls, content: Any) -> Any:
+        """As many steps as the command has, where it is to go on to its end."""
+        if isinstance(content, dict) and content.get("until_end") is True and content.get("steps") is None:
+            return content | {"steps": MOST_STEPS}
+        return content
+
     @model_validator(mode="after")
     def _can_be(self) -> Self:
         reasons = Reasons()
@@ -213,7 +227,8 @@ class JobSpec(_Part):
     def _wrong(self) -> Iterable[str]:
         if self.job not in ADAPTERS:
             known = ", ".join(ADAPTERS)
-            yield f"job: unknown framework {shown(self.job)}: use {known}, or a job file whose name ends in .yaml"
+            or_file = "" if self.job.endswith((".yaml", ".yml")) else ", or a job file whose name ends in .yaml"
+            yield f"job: unknown framework {shown(self.job)}: use {known}{or_file}"
         if not self.command:
             yield "command: it is empty: write what starts a launch, as behind -- on the command line"
         if self.warmup_steps >= self.steps:

@@ -1,5 +1,7 @@
 """What a reader of a log's numbers must know: the framework's traps, what was odd about the file, what does not fit."""
 
+import re
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, groupby
@@ -13,12 +15,15 @@ from placebench.logs.table import Restart, StepTable
 from placebench.logs.throughput import reported_devices
 from placebench.logs.timing import MOST_SECONDS, TimingRules, Timings, seconds_of
 from placebench.spec.phases import STEP
+from placebench.spec.text import plural
 
 # The log's clock must differ from the step's own time by this share, and by this many seconds, to be worth a word.
 CLOCK_SHARE = 0.05
 CLOCK_SECONDS = 1.0
 LINES_SHOWN = 5
-NO_SECONDS = "no-seconds"
+NO_SECONDS, NOT_FINITE = "no-seconds", "not-finite"
+# Metrics that are numbers as long as training works, in the order in which one spoils the next.
+LEARNING = (r"^critic/score/mean$", r"^critic/rewards/mean$", r"(^|_|/)loss$", r"(^|/)grad_norm$")
 # One file may print fewer digits of a number than another.
 SAME_RELATIVE = 0.01
 SAME_ABSOLUTE = 0.005
@@ -58,13 +63,36 @@ def table_flags(table: StepTable) -> Iterator[Flag]:
 
 def seconds_flags(path: Path, table: StepTable, rules: TimingRules) -> Iterator[Flag]:
     """Which timings of a file are no times of a step: NaN, infinite, negative, or beyond reason."""
-    count, first = table.values_outside(MOST_SECONDS, lambda name: rules.phase(name) is not None)
+    count, first = table.values_outside(0, MOST_SECONDS, lambda name: rules.phase(name) is not None)
     if count:
         listed = "; ".join(
             f"{path}{f':{odd.line}' if odd.line else ''}: step {odd.step}, {odd.metric} {odd.value:g}" for odd in first
         )
         are = "timing is no time of a step" if count == 1 else "timings are no times of a step"
         yield Flag(NO_SECONDS, f"{count:,} {are}, and left out: {listed}{'; …' * (count > len(first))}")
+
+
+def tells_learning(metric: str) -> bool:
+    """Whether a metric is a number as long as training works."""
+    return any(re.search(words, metric) for words in LEARNING)
+
+
+def learning_flags(path: Path, table: StepTable) -> Iterator[Flag]:
+    """Whether training came apart: it takes its time, but computes nothing that a job would go on with.
+
+    A single step without a number is none of that: frameworks log the mean of nothing so.
+    """
+    most = sys.float_info.max
+    for metric in filter(tells_learning, table.names):
+        count, first = table.values_outside(-most, most, metric.__eq__)
+        if count > 1:
+            odd = first[0]
+            yield Flag(
+                NOT_FINITE,
+                f"{path}{f':{odd.line}' if odd.line else ''}: {metric} is {odd.value} in step {odd.step} and"
+                f" {plural(count - 1, 'later step')}: training failed there, although its times were measured",
+            )
+            return
 
 
 def clock_flags(metrics: pd.DataFrame, timings: Timings | None) -> Iterator[Flag]:

@@ -14,6 +14,7 @@ from placebench.logs.flags import (
     apart_flags,
     clock_flags,
     disagreement_flags,
+    learning_flags,
     seconds_flags,
     table_flags,
     throughput_flags,
@@ -113,6 +114,7 @@ def run_of_logs(
         where = f"{log.path}: " if len(logs) > 1 else ""
         flags += [Flag(flag.name, where + flag.text) for flag in table_flags(log.table)]
         flags += seconds_flags(log.path, log.table, dialect.timing)
+        flags += learning_flags(log.path, log.table)
     flags += disagreement_flags(files)
     timings = timings_of(metrics, dialect.timing)
     head: Facts = {}

@@ -345,11 +345,12 @@ class StepTable:
             row[where[ranked]] = numbers[ranked]
         return pd.DataFrame(cells.T, distinct, [names[metric] for metric in found], copy=False)
 
-    def values_outside(self, most: float, of_kind: Callable[[str], bool]) -> tuple[int, list[OddValue]]:
-        """The values of metrics that are not between 0 and `most`, NaN among them.
+    def values_outside(self, least: float, most: float, of_kind: Callable[[str], bool]) -> tuple[int, list[OddValue]]:
+        """The values of metrics that are not between two, NaN among them.
 
         Args:
-            most: the highest value that counts.
+            least: the lowest value that counts.
+            most: the highest one.
             of_kind: which metrics are looked at, by name.
 
         Returns:
@@ -365,7 +366,7 @@ class StepTable:
             for column, metric in enumerate(layout.metrics.tolist()):
                 if of_kind(names[metric]):
                     number = values[:, column]
-                    rows = np.flatnonzero(done & ~((number >= 0) & (number <= most)))
+                    rows = np.flatnonzero(done & ~((number >= least) & (number <= most)))
                     count += len(rows)
                     odd += [
                         OddValue(layout.lines[row], int(steps[first + row]), names[metric], float(number[row]))

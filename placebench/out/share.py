@@ -38,16 +38,18 @@ def share(path: Path, out: Path, *, keep_host: bool = False) -> None:
 
     Args:
         path: the run's folder.
-        out: the file to write; one that is there is replaced.
+        out: the file to write; a zip that is there is replaced.
         keep_host: keep the names of hosts and nodes, the ids of GPUs and all else that is known of the host.
 
     Raises:
-        UsageError: the folder is not a run's, or has no raw files left.
+        UsageError: the folder is not a run's or has no raw files left, or the file is there and no zip.
         OSError: the file cannot be written.
     """
     if RunFolder(path).lacks_raw_files:
         raise UsageError(f"{path}: shared without its raw files, of which the zip is made: share it where it was run")
     out.parent.stat()  # before all work: a folder that is not there
+    if out.is_file() and out.stat().st_size and not zipfile.is_zipfile(out):
+        raise UsageError(f"{out}: is there and no zip: name another file, or remove it")
     run = load_run(path)
     masks = Masks(run, keep_host=keep_host)
     with tempfile.TemporaryDirectory() as scratch:

@@ -8,6 +8,7 @@ writer was killed drops the unfinished last line.
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -344,6 +345,11 @@ def read_end(path: Path, size: int) -> str:
             return stream.read(size).decode(errors="replace")
     except OSError:
         return ""
+
+
+def resuming(run: Path) -> str:
+    """The command that goes on with a run, as a shell reads it."""
+    return f"placebench run --resume {shlex.quote(str(run))}"
 
 
 def utc_now() -> str:

@@ -16,7 +16,7 @@ from placebench.host.signals import StopSignals
 from placebench.plan.checks import full_disks
 from placebench.plan.limits import exceeded_limit
 from placebench.plan.plan import Plan, PlannedLaunch
-from placebench.record.folder import RunFolder, Status, Trial
+from placebench.record.folder import RunFolder, Status, Trial, resuming
 from placebench.record.progress import LaunchPosition, LaunchState, time_left
 from placebench.record.run_file import LaunchWall
 from placebench.run.asked import TIME_LIMIT, Asked
@@ -60,7 +60,7 @@ class RunResult:
             InterruptedRunError: the user has stopped it.
             LaunchError: a launch has failed.
         """
-        resume = f"go on with placebench run --resume {self.folder}"
+        resume = f"go on with {resuming(self.folder)}"
         if self.stopped_by is not None:
             kind = TimeLimitError if self.stopped_by == TIME_LIMIT else InterruptedRunError
             raise kind(f"{self.stopped_by}: {self.done} of {self.total} launches are done; {resume}")
@@ -265,7 +265,7 @@ class _Run:
             self._failures.append((path, f"{result.status}, {result.reason}"))
             Path.cwd()
             for reason in full_disks(self._plan.folder.path):
-                raise PlacebenchError(f"{reason}, then go on with placebench run --resume {self._plan.folder.path}")
+                raise PlacebenchError(f"{reason}, then go on with {resuming(self._plan.folder.path)}")
 
 
 def _has_begun(path: Path) -> bool:
@@ -286,7 +286,7 @@ def _lost_folder(path: Path, error: OSError) -> str | None:
         return f"{path} {lost} where it still is, go on with placebench run --resume"
     named = Path(error.filename or "")
     missing = [part for part in (named, *named.parents) if part.is_relative_to(path) and not part.exists()]
-    return f"{missing[-1]} {lost} go on with placebench run --resume {path}" if missing else None
+    return f"{missing[-1]} {lost} go on with {resuming(path)}" if missing else None
 
 
 def _make_folder(plan: Plan) -> None:
@@ -321,7 +321,7 @@ def _lost_files_are_an_error(path: Path) -> Iterator[None]:
             raise
         raise PlacebenchError(lost) from error
     except OSError as error:
-        go_on = f"go on with placebench run --resume {path}"
+        go_on = f"go on with {resuming(path)}"
         if limit := exceeded_limit(str(error)):
             raise PlacebenchError(f"{limit} ({error}): {limit.advice}, then {go_on}") from error
         if error.errno in _NOT_WRITABLE and _has_begun(path):

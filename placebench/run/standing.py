@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from placebench.host.run_lock import is_held
-from placebench.record.folder import RunFolder, Status, Trial
+from placebench.record.folder import RunFolder, Status, Trial, resuming
 from placebench.record.progress import LaunchState, activity, run_left, running_launch
 from placebench.record.run_file import read_run_file
 from placebench.run.watch import DamagedFilesError, TrialWatch
@@ -26,7 +26,7 @@ def where_it_stands(folder: RunFolder) -> str | None:
     record = read_run_file(folder)
     launch = running_launch(folder, record)
     if record.status is Status.RUNNING and is_held(folder) is False:
-        return f"The process that worked on it was killed; go on with placebench run --resume {folder.path}"
+        return f"The process that worked on it was killed; go on with {resuming(folder.path)}"
     if record.status is not Status.RUNNING or launch is None:
         return None
     number, name = launch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from placebench.errors import DamagedLaunchError, LaunchError
 from placebench.host.run_lock import is_held
-from placebench.record.folder import RunFolder, Status, Trial
+from placebench.record.folder import RunFolder, Status, Trial, resuming
 from placebench.record.progress import position_of, run_left, running_launch
 from placebench.record.run_file import RunFile, read_run_file
 from placebench.run.display import Display
@@ -67,5 +67,5 @@ def _status(trial: Trial) -> Status:
 def _see_it_goes_on(folder: RunFolder) -> None:
     if is_held(folder) is False and read_run_file(folder).status is Status.RUNNING:
         raise LaunchError(
-            f"{folder.path}: the process that worked on it was killed; go on with placebench run --resume {folder.path}"
+            f"{folder.path}: the process that worked on it was killed; go on with {resuming(folder.path)}"
         )

@@ -104,7 +104,7 @@ class LaunchSteps:
         """Sum the launch up and let its files be: it is over, and all of them is read."""
         seconds = np.array(self.seconds, dtype=np.float64)
         self.warmup = find_warmup(seconds, least_warmup) if len(seconds) else 0
-        known = seconds[least_warmup:]
+        known = seconds[self.warmup :]
         self.step_time = median(known[np.isfinite(known)].tolist() or [math.nan])
         self.seconds, self._tail, self.is_over = array("d"), None, True
 

@@ -70,7 +70,7 @@ def test_a_run_whose_launches_differ_by_more_than_its_placements_tells_no_faster
 def test_what_no_prediction_of_its_kind_was_tested_for_is_not_said_to_be_a_tie() -> None:
     words = ("--from", REFERENCE / "ppo-7b", "--placements", "standard,split", "--devices", "gpu:8x2@141GiB")
     said = " ".join(invoke(*words).output.split())
-    assert "Cannot say whether standard is faster than split: a step of the latter is predicted to take " in said
+    assert "Cannot say whether split is faster than standard: a step of the latter is predicted to take " in said
     assert "Tie: " not in said
     assert "unknown, as only 0 cases of this kind were compared with a run" in said
 
@@ -291,3 +291,48 @@ def test_a_run_without_finished_launches_is_refused() -> None:
     statuses = {(1, "standard"): Status.FAILED, (1, "split"): Status.FAILED}
     SyntheticRun(rounds=1, statuses=statuses).write(Path("runs/20260101T000000Z-a"))
     assert "no launch of it is finished" in invoke("--from", "latest").stderr
+
+
+@pytest.mark.parametrize("first", ["ddp:4", "standard"])
+def test_a_run_of_replicas_tells_of_the_work_that_it_asked_for(first: str) -> None:
+    others = {"ddp:4", "standard", "ddp:2"} - {first}
+    content = predicted("--from", REFERENCE / "grpo", "--placements", ",".join([first, *sorted(others)]))
+    found = {one.placement: one for one in content.placements}
+    assert [found[word].prediction_class for word in ("ddp:2", "ddp:4", "standard")] == [
+        "same run",
+        "same run",
+        "other size",
+    ]
+    assert found["ddp:4"].step_s == pytest.approx(3.16, rel=0.01)
+    assert max(found["standard"].memory_bytes.values()) < 0.8 * max(found["ddp:4"].memory_bytes.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "--set precision=float32",
+            "precision float32: the calibration is of bfloat16 alone, which tells nothing of it",
+        ),
+        ("--set rollout.backend=torch", "rollout.backend torch: the calibration is of vllm alone"),
+        (
+            "--max-prompt-length 32768 --max-response-length 32768 --set batch.micro_batch_tokens=65536",
+            "batch: 65536 tokens of prompt and response are more than the 32768 that qwen2.5-1.5b takes",
+        ),
+    ],
+)
+def test_work_of_which_nothing_tells_is_refused(words: str, said: str) -> None:
+    result = invoke("--gpu", "H200", "--model", "qwen2.5-1.5b", "--devices", "gpu:4", *words.split())
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+def test_settings_that_were_measured_otherwise_are_told() -> None:
+    words = ("--gpu", "H200", "--model", "qwen2.5-1.5b", "--devices", "gpu:4", "--set", "torch_compile=false")
+    assert "torch_compile false was not measured: times are those of true" in predicted(*words).notes
+
+
+def test_pools_across_nodes_take_longer_than_those_within_one() -> None:
+    words = ("--gpu", "H200", "--model", "qwen2.5-7b", "--batch-size", "256", "--devices", "gpu:8x2")
+    apart, within = predicted(*words, "--placements", "learners:4,4+engines:8,learners:8+engines:8").placements
+    assert apart.step_s > 1.1 * within.step_s

@@ -238,9 +238,10 @@ def test_the_forecast_walks_the_graph_as_the_controller_does(tmp_path: Path) -> 
 
 def test_engines_that_run_ahead_are_bound_by_the_slower_side(tmp_path: Path) -> None:
     known = model(tmp_path)
-    # Engines: 0.8 + 0.4 / 2. Learners: 0.15 + 0.15 + 0.06 + 0.01 + 0.25 + 0.9, one after the other in one pool.
+    # Engines: 0.8 + 0.4 / 2. Learners: 0.15 + 0.15 + 0.06 + 0.01 + 0.25 + 0.9, one after the other in one pool,
+    # which sends the weights in 0.01.
     ahead = parse_placement("learners:2+engines:2/staleness=2", [4])
-    assert known.step(ahead).seconds == pytest.approx(1.52 + GAP_S)
+    assert known.step(ahead).seconds == pytest.approx(1.52 + 0.01 + GAP_S)
     serial = parse_placement("learners:2+engines:2", [4])
     assert known.step(serial).seconds == pytest.approx(1.0 + 1.52 + 0.01 + GAP_S)
 

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from gate_runs import invoke, run
 from layouts import STANDARD
+from synthetic_run import SyntheticRun
 
 from placebench.record.folder import Status
 
@@ -175,3 +176,16 @@ def test_what_goes_to_stdout_comes_behind_what_was_printed(tmp_path: Path, name:
     content, end, last = (brace + rest).partition("\n}\n")
     assert json.loads(content + end)["exit_code"] == 0
     assert last == "no regression: 2 numbers within 5 %\n"
+
+
+def test_whoever_stops_reading_changes_no_verdict(tmp_path: Path) -> None:
+    before, now = (SyntheticRun(rounds=3, pace=lambda *_, by=by: by).write(tmp_path / str(by)) for by in (1.0, 1.5))
+    check = f"{sys.executable} -m placebench check {now}:standard --baseline {before}:standard --junit"
+    for number, elsewhere in enumerate(("| true", "> /dev/full", "2>&1 | true", "2> /dev/full")):
+        junit = tmp_path / f"{number}.xml"
+        shell = f"set -o pipefail; {check} {junit} {elsewhere}"
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, "Traceback" in done.stderr) == (1, False), shell
+        assert junit.is_file()
+    nothing = f"{sys.executable} -m placebench check {now} --baseline {tmp_path / 'none.json'} 2> /dev/full"
+    assert subprocess.run(["bash", "-c", nothing], check=False, timeout=60).returncode == 4

@@ -168,3 +168,25 @@ def test_a_state_folder_of_another_user_is_refused(tmp_path: Path, temp: Path) -
     (temp / f"placebench-{os.getuid()}").symlink_to(tmp_path)
     with pytest.raises(PlacebenchError, match="belongs to another user"), own_run(tmp_path / "run"):
         raise AssertionError
+
+
+def test_a_run_that_a_full_disk_keeps_from_being_marked_is_marked_later(
+    tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    trial = folder.trial(1, "standard")
+    trial.path.mkdir(parents=True)
+    trial.set_status(Status.RUNNING)
+    write_json(folder.run_file, {"status": "running"})
+    with pytest.raises(OSError, match="full"), own_run(folder.path):
+        raise OSError(errno.ENOSPC, "full")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("placebench.host.ownership.mark_interrupted", full)
+        assert sweep() == []
+    assert sweep() == [folder.path]
+    assert trial.status is Status.INTERRUPTED
+    assert_nothing_left(temp)

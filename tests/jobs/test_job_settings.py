@@ -15,7 +15,8 @@ from told_settings import job, launch, reasons, settings
 from placebench.errors import Reasons, UsageError
 from placebench.jobs.command_lines import shell_lines, with_args
 from placebench.jobs.registry import ADAPTERS
-from placebench.jobs.spec import NAMES, fill, literal
+from placebench.jobs.spec import NAMES, JobSpec, fill, literal
+from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.devices import Kind
 
 PPO = "python -m verl.trainer.main_ppo"
@@ -264,3 +265,10 @@ def test_every_framework_has_only_known_names(adapter: Any) -> None:
     where = (word for words in adapter.quiet_where.values() for word in words)
     texts = (*adapter.quiet, *where, *adapter.limits(3), *adapter.env.values(), *adapter.log_files)
     assert not {name for text in texts for name in re.findall(r"\{(\w+)\}", text)} - NAMES.keys()
+
+
+def test_a_launch_that_lasts_until_the_command_ends_has_all_its_steps() -> None:
+    command = {"command": ["true"]}
+    assert JobSpec.model_validate(command).steps == 10
+    assert JobSpec.model_validate({**command, "until_end": True}).steps == MOST_STEPS
+    assert JobSpec.model_validate({**command, "until_end": True, "steps": 7}).steps == 7

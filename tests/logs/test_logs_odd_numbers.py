@@ -19,6 +19,7 @@ from placebench.cli import main
 from placebench.compare.comparison import compare_sides
 from placebench.compare.measure.log_sides import side_of_logs
 from placebench.errors import UsageError
+from placebench.logs.flags import NOT_FINITE
 from placebench.logs.read import is_timing, scan_log
 from placebench.logs.run import read_run
 from placebench.report.summary import summarize
@@ -218,3 +219,16 @@ def test_any_numbers_in_any_format_are_compared_or_refused(
     json.loads(summary.model_dump_json())
     print_summary(summary, Console(file=output, width=200))
     assert all(not side.value("step_time") < 0 for side in sides)
+
+
+def test_training_that_came_apart_is_no_number_in_more_than_one_step(tmp_path: Path) -> None:
+    lines = [f"step:{step} - timing_s/step:2.0 - actor/pg_loss:{{}} - actor/lr:0.1" for step in range(1, 5)]
+    once, twice = (tmp_path / name for name in ("once.log", "twice.log"))
+    once.write_text("\n".join(line.format("nan" if at == 0 else "0.1") for at, line in enumerate(lines)) + "\n")
+    twice.write_text("\n".join(line.format("nan" if at > 1 else "0.1") for at, line in enumerate(lines)) + "\n")
+    assert [flag.text for flag in read_run([once]).flags if flag.name == NOT_FINITE] == []
+    (found,) = (flag.text for flag in read_run([twice]).flags if flag.name == NOT_FINITE)
+    assert found == (
+        f"{twice}:3: actor/pg_loss is nan in step 3 and 1 later step: training failed there, although its times were"
+        " measured"
+    )

@@ -175,3 +175,12 @@ def test_a_run_on_cpus_is_shared_by_whoever_has_no_name(tmp_path: Path, monkeypa
     assert (done.exit_code, done.output) == (0, f"{link}\n")
     assert link.is_symlink()
     assert not any("bench/" in text for text in texts(tmp_path / "run.zip").values() if "placebench/" not in text)
+
+
+def test_a_file_that_is_no_zip_is_left_as_it_is(tmp_path: Path) -> None:
+    run, notes = SyntheticRun(rounds=2).write(tmp_path / "run"), tmp_path / "notes.txt"
+    notes.write_text("mine\n")
+    done = invoke("share", str(run), str(notes))
+    assert done.exit_code == 2
+    assert f"{notes}: is there and no zip: name another file, or remove it" in " ".join(done.output.split())
+    assert notes.read_text() == "mine\n"

@@ -237,3 +237,18 @@ def test_a_head_that_is_no_plain_product_is_refused(tmp_path: Any) -> None:
         model_config(str(tmp_path))
     interface: Any = transformers.AttentionInterface
     assert PACKED in interface()
+
+
+@pytest.mark.parametrize(("statistics", "size"), [(chunks._statistics, 5.0), (chunks._shifted_statistics, 100.0)])
+def test_statistics_are_those_of_double_precision(statistics: Any, size: float) -> None:
+    torch.manual_seed(0)
+    logits, targets = size * torch.randn(64, 300), torch.randint(300, (64,))
+    exact = torch.log_softmax(logits.double(), -1)
+    expected = (
+        exact.gather(-1, targets[:, None]).squeeze(-1),
+        logits.double().logsumexp(-1),
+        -(exact.exp() * exact).sum(-1),
+    )
+    for found, wanted in zip(statistics(logits, targets, 1.0), expected, strict=True):
+        assert float((found - wanted).abs().max()) < 1e-4
+    assert float(statistics(logits, targets, 1.0)[2].min()) > -1e-4

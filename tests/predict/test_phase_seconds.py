@@ -285,3 +285,51 @@ def test_drawn_responses_end_one_after_the_other() -> None:
     assert [one.sequences for one in stretches] == sorted((one.sequences for one in stretches), reverse=True)
     generated = sum(one.steps * one.sequences for one in stretches)
     assert generated == pytest.approx(256 * mean_response(workload), rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["update_actor", "ref", "update_weights"])
+def test_devices_of_several_nodes_send_over_their_network(name: str) -> None:
+    known = model()
+    together, apart = (known.seconds(name, 8, nodes=nodes) for nodes in (1, 2))
+    assert apart.exposed > 2 * together.exposed
+    assert apart.total > together.total
+    assert known.seconds(name, 8) == together
+    assert known.seconds(name, 16).exposed > together.exposed  # eight are a node's
+
+
+def test_what_was_measured_on_one_node_is_not_measured_of_several() -> None:
+    known = model(MeasuredPhase(name="ref", devices=4, seconds=0.4, kernel_s=0.35, collective_s=0.01))
+    assert known.seconds("ref", 4).basis is Basis.MEASURED
+    assert known.seconds("ref", 4, nodes=2).basis is Basis.SCALED
+
+
+def test_devices_of_different_nodes_wake_up_beside_each_other() -> None:
+    known = model()
+    assert known.seconds("wake_up", 8, nodes=2).total < known.seconds("wake_up", 8, nodes=1).total
+
+
+def test_checkpointed_activations_are_computed_twice() -> None:
+    def seconds(name: str, *, checkpointing: bool) -> float:
+        workload = WORKLOAD.model_copy(update={"activation_checkpointing": checkpointing})
+        return PhaseModel(workload, SHAPES, (calibration(),), GPU).seconds(name, 4).total
+
+    assert 1.1 < seconds("update_actor", checkpointing=True) / seconds("update_actor", checkpointing=False) < 1.35
+    assert seconds("ref", checkpointing=True) == seconds("ref", checkpointing=False)
+
+
+def test_sequences_for_which_an_engine_has_no_room_wait() -> None:
+    def seconds(share: float | None) -> float:
+        workload = build_workload(
+            {"model": "qwen2.5-1.5b", "batch": {"size": 2048}, "rollout": {"memory_share": share}}
+        )
+        return PhaseModel(workload, SHAPES, (calibration(),), GPU).seconds(GEN, 1).total
+
+    assert seconds(0.9) == seconds(None)
+    assert seconds(0.06) > 1.5 * seconds(0.9)
+
+
+def test_replicas_wait_for_each_other_in_updates_alone() -> None:
+    workload = WORKLOAD.model_copy(update={"sharding": "replicate"})
+    known = PhaseModel(workload, SHAPES, (calibration(),), GPU)
+    assert known.seconds("ref", 4).exposed == 0
+    assert known.seconds("update_actor", 4).exposed > 0

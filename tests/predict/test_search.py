@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from placebench.predict.layouts import SearchSpace
+from placebench.predict.layouts import SearchSpace, layouts, placed
 from placebench.predict.search import Candidate, search
 from placebench.predict.walk import step_times, walked_graph
 from placebench.spec.phases import HAND_OVER, PHASES, Phase
@@ -189,6 +189,19 @@ def test_of_each_layout_the_tie_that_moves_fewest_devices_comes_first(
     assert [one.moved for one in first] == [min(one.moved for one in every if layout(one) == kind) for kind in kinds]
 
 
-def layout(one: Candidate) -> tuple[object, ...]:
+def layout(one: Candidate) -> frozenset[frozenset[Role]]:
     placement = one.placement
-    return frozenset(frozenset(placement.roles_in(pool.name)) for pool in placement.pools), placement.staleness
+    return frozenset(frozenset(placement.roles_in(pool.name)) for pool in placement.pools)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts"),
+    [((4, 8), ((4, 0), (0, 8))), ((6, 4), ((6, 0), (0, 4))), ((4, 4), ((4, 0), (4, 0))), ((10, 6), ((8, 2), (0, 6)))],
+)
+def test_a_pool_lies_on_as_few_nodes_as_are_free(sizes: tuple[int, int], counts: tuple[tuple[int, int], ...]) -> None:
+    space = SearchSpace((8, 8), ((Role.ACTOR, Role.ROLLOUT), (Role.CRITIC,)))
+    (apart,) = (one for one in layouts(space) if len(one.pools) == 2)
+    found = placed(apart, sizes, Overlap.ALL, (8, 8))
+    assert found is not None
+    assert [sorted(pool.counts) for pool in found.pools] == [sorted(one) for one in counts]
+    assert all(sum(pool.counts[node] for pool in found.pools) <= 8 for node in range(2))

@@ -1,11 +1,15 @@
 """Series stay small, keep their means, and tell each reader what it lacks."""
 
 import math
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placebench.record.folder import RunFolder, append_jsonl, append_to
+from placebench.serve.launch_files import LaunchSteps
 from placebench.serve.series import Seen, Series
 
 VALUES = st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), max_size=200)
@@ -44,3 +48,17 @@ def test_neighbors_become_their_mean_and_what_is_missing_counts_for_nothing() ->
         series.append(at, {"load": value})
     told, _ = series.since(None)
     assert told == {"from": 0, "at": [1.5, 5.5], "load": [3.5, 8.0]}
+
+
+def test_the_median_of_a_launch_leaves_out_the_warm_up_that_was_found(tmp_path: Path) -> None:
+    trial = RunFolder(tmp_path).trial(1, "standard")
+    trial.path.mkdir(parents=True)
+    seconds = [2.0] * 6 + [1.0 + 0.02 * step for step in range(6)]
+    with append_to(trial.steps) as stream:
+        for step, took in enumerate(seconds, start=1):
+            append_jsonl(stream, {"step": step, "wall": 0.0, "mono": 0.0, "metrics": {"timing_s/step": took}})
+    launch = LaunchSteps(trial, 1, "standard", 100, None)
+    launch.read()
+    launch.close(1)
+    assert launch.warmup == 6
+    assert launch.step_time == pytest.approx(1.05)

@@ -19,6 +19,7 @@ from placebench.compare.read.run import Launch, Run
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.work import UnequalWork
+from placebench.logs.flags import LEARNING
 from placebench.record.folder import Status
 from placebench.record.job_record import JobRecord, LogFlag
 from placebench.spec.devices import index_ranges, with_labels
@@ -31,8 +32,6 @@ UNKNOWN_DRIFT = "if they did not and the machine changed in between, that shows 
 MISSED_TICKS = 0.01
 # So many of what launches say alike, but for numbers and places.
 FLAGS_SHOWN = 3
-# Metrics that are numbers as long as training works, in the order in which one spoils the next.
-LEARNING = (r"^critic/score/mean$", r"^critic/rewards/mean$", r"(^|_|/)loss$", r"(^|/)grad_norm$")
 
 
 def caveats(comparison: Comparison) -> tuple[str, ...]:
@@ -53,6 +52,7 @@ def _of_run(comparison: Comparison, run: Run) -> Iterator[str]:
     if all(launch.status is Status.PLANNED for launch in run.launches):
         resume = f"placebench run --resume {run.folder.path.name}"
         yield f"no launch has come to its steps, for none was started; if the run is over, go on with {resume}"
+    yield from (f"{one.label} did not end in order: {one.bad_end}." for one in launches if one.bad_end)
     yield from (line for launch in launches for line in _not_finite(launch))
     yield from _few_launches(comparison)
     yield from _beside_other_runs(run, launches)
@@ -143,9 +143,10 @@ def _not_finite(launch: Launch) -> Iterator[str]:
     first, name = next(iter(wrong.items()))
     also = f" and {plural(len(wrong) - 1, 'later step')}" if len(wrong) > 1 else ""
     advice = "" if launch.is_of_job else " Check data.reward, the learning rates and precision."
+    failed = "training has failed" if max(wrong) == max(measured) else "training failed there"
     yield (
-        f"{launch.label}: {name} is {measured[first][name]} in measured step {first}{also}: training has failed,"
-        f" although its times were measured.{advice}"
+        f"{launch.label}: {name} is {measured[first][name]} in measured step {first}{also}: {failed}, although its"
+        f" times were measured.{advice}"
     )
 
 

@@ -15,6 +15,7 @@ from placebench.compare.side import Background, LaunchSource, Side
 from placebench.compare.statistics.estimates import Floats, middle
 from placebench.errors import UsageError
 from placebench.logs.console import STEP_SECONDS
+from placebench.logs.flags import tells_learning
 from placebench.logs.formats import Count
 from placebench.logs.head import Facts
 from placebench.logs.read import is_timing
@@ -34,7 +35,7 @@ _OF_USE = {
 
 def is_of_use(metric: str) -> bool:
     """Whether a comparison uses a metric, in whatever format; the others need not be kept."""
-    return metric in _OF_USE or is_timing(metric)
+    return metric in _OF_USE or is_timing(metric) or tells_learning(metric)
 
 
 def log_side(

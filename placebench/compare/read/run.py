@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from placebench.compare.read.logged import logged_phases
 from placebench.compare.read.warmup import find_warmup
+from placebench.record.end_file import EndFile
 from placebench.record.folder import RunFolder, Status, Trial
 from placebench.record.job_record import LogRecord
 from placebench.record.launch_lines import (
@@ -90,6 +91,12 @@ class Launch:
         """Metrics by step: one row a step, indexed by `step`, one column a metric."""
         rows = [{"step": line.step, **line.metrics} for line in self.lines.steps]
         return pd.DataFrame(rows, columns=None if rows else ["step"]).set_index("step")
+
+    @cached_property
+    def bad_end(self) -> str | None:
+        """What went wrong at the end of a job of the user's whose steps count all the same; None where nothing did."""
+        end = EndFile.read(self.trial) if self.status is Status.DONE and self.is_of_job else None
+        return end.message if end else None
 
     @cached_property
     def pauses(self) -> Sequence[tuple[float, float]]:

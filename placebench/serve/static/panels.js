@@ -6,6 +6,9 @@ import { bytes, duration, element, ink, MISSING, number, seconds, share, table }
 const MOST_TALL = 16;
 const COMMON_STATUS = new Set(["done", "planned", "running"]);
 
+// A word as a shell reads it.
+const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
+
 export function statusText(status) {
   return element("span", { class: `pill ${status}` }, status);
 }
@@ -22,7 +25,7 @@ export function nowPanel(run, now, ratio) {
   }
   if (run.status === "killed" || run.status === "interrupted") {
     const why = run.status === "killed" ? "The process that worked on this run is gone" : "This run was interrupted";
-    parts.push(element("p", { class: "error" }, `${why}: what is done stays, and placebench run --resume ${run.folder} goes on.`));
+    parts.push(element("p", { class: "error" }, `${why}: what is done stays, and placebench run --resume ${quoted(run.folder)} goes on.`));
   }
   if (run.launches) {
     const done = run.launches.filter((launch) => launch.status === "done").length;
