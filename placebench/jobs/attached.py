@@ -26,10 +26,11 @@ from placebench.record.progress import MOST_TIMES, PhaseTime
 from placebench.record.tail import JsonlTail
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
+from placebench.spec.legible import shown
 from placebench.spec.phases import GEN, PHASE
 from placebench.spec.placement import Role
 from placebench.spec.reading import parse_json
-from placebench.spec.text import plural
+from placebench.spec.text import listing, plural
 from placebench.telemetry.spans import CONTROLLER, Span
 
 STEP = "step"
@@ -56,6 +57,7 @@ class AttachedSpans:
         devices: its devices.
         timers: phases by the names of the framework's timers, see `nested.exclusive`; `STEP` for a whole step.
         nodes: where its processes are.
+        is_users: whether all spans are the user's own, which no framework gives names to.
     """
 
     def __init__(
@@ -65,6 +67,8 @@ class AttachedSpans:
         devices: Sequence[Device],
         timers: Mapping[str, str],
         nodes: Nodes,
+        *,
+        is_users: bool = False,
     ) -> None:
         self._folder, self._placement, self._devices, self._timers = folder, placement, devices, timers
         self._nodes, self._wall_offset = nodes, nodes.clock.offset
@@ -78,6 +82,7 @@ class AttachedSpans:
         """Whether spans say which steps there are: a trainer tells which of them it logs, or none is logged."""
         self._waiting: list[Window] = []
         self._has_begun = self._has_phases = self._has_places = False
+        self._is_users, self._unknown = is_users, dict[str, None]()
         self._bound: list[tuple[int, Device]] = []
         self._allotted: list[dict[str, Any]] = []
         self.notes: dict[str, None] = {}
@@ -289,7 +294,9 @@ class AttachedSpans:
             for source, timings in process.spans.items():
                 ready = [timing for timing in timings if timing.end <= until]
                 process.spans[source] = [timing for timing in timings if timing.end > until]
-                ready = list(self._named_phases(process, source, ready))
+                timed, ready = ready, list(self._named_phases(process, source, ready))
+                if source == TIMER and self._is_users:
+                    self._tell_unknown(timed, ready)
                 own = {PHASE[one.name].role for one in ready if one.name in PHASE and not PHASE[one.name].partner}
                 process.pools |= {pool for role, pool in self._placement.roles.items() if role in own}
                 yield from (
@@ -304,6 +311,27 @@ class AttachedSpans:
         if phase and phase.partner and roles.get(phase.partner) in pools and roles.get(Role.ROLLOUT) not in pools:
             return phase.partner
         return phase.role if phase else None
+
+    def _tell_unknown(self, timings: Sequence[Timing], phases: Sequence[Timing]) -> None:
+        """Note the user's own spans that say no phase and are no part of one, as a framework's timers may well be."""
+        unknown = [
+            one.name
+            for one in timings
+            if one.name not in self._timers
+            and not any(phase.start < one.end and one.start < phase.end for phase in phases)
+        ]
+        if not self._unknown.keys() >= set(unknown):
+            self.notes.pop(self._unknown_note, None)
+            self._unknown |= dict.fromkeys(unknown)
+            self.notes[self._unknown_note] = None
+
+    @property
+    def _unknown_note(self) -> str:
+        names = [f"span({shown(name)})" for name in self._unknown]
+        return (
+            f"{listing(names)} {'is' if len(names) == 1 else 'are'} of no phase, so that the time counts as waiting:"
+            " use names of phases, or map yours under phases in a job file"
+        )
 
     def _timed(self, timings: Sequence[Timing], *, stands_within: bool) -> list[Timing]:
         """The phases of timers: a worker's stand within each other, the controller's are its view and may overlap."""

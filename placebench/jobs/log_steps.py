@@ -88,7 +88,14 @@ class StepReader:
         self._trial, self._job, self._last_end = trial, job, begun
         self._lock = threading.Lock()
         self._clock = nodes.clock
-        self._attached = AttachedSpans(trial.attached, asked.run_placement, asked.devices, job.timers, nodes)
+        self._attached = AttachedSpans(
+            trial.attached,
+            asked.run_placement,
+            asked.devices,
+            job.timers,
+            nodes,
+            is_users=job.framework == COMMAND.name,
+        )
         self._sources = LogSources(trial, job, before, self._lock)
         self._chosen: LogSource | None = None
         self._may_lack_log = may_lack_log(job)

@@ -89,6 +89,14 @@ def test_a_loop_without_steps_is_shown_as_one() -> None:
     assert not [line for line in report.splitlines() if line.startswith(("- Ratio:", "- Verdict:"))]
 
 
+def test_spans_that_name_no_phase_are_told() -> None:
+    text = LOOP.replace('"gen"', '"generate"').replace('"update_actor"', '"reward"')
+    text += "    with span('adv'), span('part of adv'):\n        time.sleep(0.01)\n"
+    assert attach("loop.py", text=text).exit_code == 0
+    (told,) = (line for line in summary()["warnings"] if "of no phase" in line)
+    assert told.startswith("span('generate') is of no phase, so that the time counts as waiting: use names of phases")
+
+
 def test_a_command_that_fails_has_its_report_and_exit_code() -> None:
     result = attach("logged.py", text=LOGGED)
     assert result.exit_code == 3

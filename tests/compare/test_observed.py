@@ -96,10 +96,10 @@ def test_training_has_failed_where_a_job_has_logged_it(tmp_path: Path) -> None:
     assert failed() == []  # verl's actor does not train as long as the critic warms up
     log("01-standard", lambda step: {"loss": math.nan, "actor/grad_norm": math.nan})
     log("02-standard", lambda step: {"train/loss": 0.5, "grad_norm": math.inf} if step == 5 else {})
-    told = "training has failed, although its times were measured."
+    told = "although its times were measured."
     assert failed() == [
-        f"round 1 standard: loss is nan in measured step 3 and 3 later steps: {told}",
-        f"round 2 standard: grad_norm is inf in measured step 5: {told}",
+        f"round 1 standard: loss is nan in measured step 3 and 3 later steps: training has failed, {told}",
+        f"round 2 standard: grad_norm is inf in measured step 5: training failed there, {told}",
     ]
 
 

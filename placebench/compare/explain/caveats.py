@@ -78,6 +78,8 @@ def _of_chosen_sides(comparison: Comparison) -> Iterator[str]:
         yield from _pairing(first, other)
         yield from list(_unequal_work(first, other)) or _other_work(first, other)
         counts = [side.background.facts.get("devices") for side in (other, first)]
+        if other.work and None in counts:
+            yield "On how many devices each ran is not known: --devices A,B compares tokens/s/device."
         if None not in counts and counts[0] != counts[1]:
             what = "device" if str(counts[0]) == "1" else "devices"
             advice = ": compare tokens/s/device" if _both_count_tokens(first, other) else ""
