@@ -222,7 +222,7 @@ def test_areal_takes_the_step_from_the_clock(tmp_path: Path) -> None:
     assert phases(run, 2)["rollout"] == (8.0, Kind.PHASE)
     assert phases(run, 2)["update_actor"] == (3.0, Kind.PHASE)
     assert math.isnan(metrics(run, 1)["ppo_actor/loss"])
-    assert flags(run) == {"areal-no-step", "areal-rollout-wait", "no-tokens"}
+    assert flags(run) == {"areal-no-step", "areal-rollout-wait", "no-tokens", "not-finite"}
 
 
 @pytest.mark.parametrize("name", ["nemo-rl", "tensorboard"])
