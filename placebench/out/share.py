@@ -58,7 +58,8 @@ def share(path: Path, out: Path, *, keep_host: bool = False) -> None:
         build_report(folder)
         copied = load_run(folder)
         with replacing_output(out) as unfinished, zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in (folder / SUMMARY, folder / MARKDOWN, folder / HTML, folder / TRACE):
+            phases = RunFolder(folder).phases_file
+            for file in (folder / SUMMARY, folder / MARKDOWN, folder / HTML, folder / TRACE, phases):
                 if file.exists():
                     archive.write(file, f"{folder.name}/{file.name}")
             for plot in sorted((folder / PLOTS).iterdir()):

@@ -18,7 +18,9 @@ def load_calibration(path: Path) -> CalibrationFile:
     """
     if path.is_file():
         return read_calibration(path)
-    if RunFolder(path).lacks_raw_files:
-        return shared_calibration(path)
+    folder = RunFolder(path)
+    if folder.lacks_raw_files:
+        # Where an earlier version has shared it, there is none.
+        return read_calibration(folder.phases_file) if folder.phases_file.is_file() else shared_calibration(path)
     run = load_run(path, with_samples=False)
     return calibrate_by(run, measure_run(run))

@@ -98,7 +98,7 @@ def test_the_zip_says_nothing_of_hosts_people_paths_and_environment(path: Path, 
 
 def test_the_zip_has_report_figures_trace_and_tables(archive: Path) -> None:
     names = {name.partition("/")[2] for name in members(archive)}
-    assert {"summary.json", "report.md", "report.html", "trace.json.gz"} <= names
+    assert {"summary.json", "report.md", "report.html", "trace.json.gz", "phases.json"} <= names
     assert {
         "tables/launches.csv",
         "tables/steps.csv",
@@ -184,3 +184,16 @@ def test_a_file_that_is_no_zip_is_left_as_it_is(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert f"{notes}: is there and no zip: name another file, or remove it" in " ".join(done.output.split())
     assert notes.read_text() == "mine\n"
+
+
+def test_predictions_from_what_was_shared_are_those_from_the_run(tmp_path: Path) -> None:
+    workload = {"model": "tiny", "batch": {"size": 64, "mini_batch_size": 32}}
+    run = SyntheticRun(rounds=2, workload=workload, pace=lambda *_: 1.0).write(tmp_path / "run")
+    assert invoke("share", str(run), str(tmp_path / "run.zip")).exit_code == 0
+    with zipfile.ZipFile(tmp_path / "run.zip") as found:
+        found.extractall(tmp_path / "there")
+    (shared,) = (tmp_path / "there").iterdir()
+    words = ("predict", "--placements", "standard,split,split/overlap=none", "--from")
+    told, told_by_all = (invoke(*words, str(one)) for one in (shared, run))
+    assert told.exit_code == 0, told.output
+    assert told.output.split("Note:")[0] == told_by_all.output.split("Note:")[0]
