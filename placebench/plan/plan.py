@@ -19,6 +19,7 @@ from placebench.plan.limits import low_limits
 from placebench.plan.memory_settings import MemoryCase
 from placebench.plan.request import OPTIONS, PLACEMENTS, ROUNDS, START, WORKLOAD, RunRequest, request_facts
 from placebench.plan.workload_checks import WORKLOAD_CHECKS, WORKLOAD_CHECKS_HERE
+from placebench.predict.asking import tells_of
 from placebench.predict.expectation import (
     Expectation,
     expect_from_arithmetic,
@@ -219,7 +220,7 @@ class Plan:
     def predictions(self) -> tuple[Prediction, ...]:
         """The step of each placement as what was measured on such devices tells it; none where nothing does."""
         known = self._calibration
-        if self.job or known is None:
+        if self.job or known is None or not tells_of(known.file, self.workload):
             return ()
         file, devices = known.file, known.devices
         per_node = max(devices_per_node(devices))

@@ -144,6 +144,11 @@ def _of_other_kind(files: Sequence[CalibrationFile], workload: Workload) -> Iter
         )
 
 
+def tells_of(file: CalibrationFile, workload: Workload) -> bool:
+    """Whether a calibration tells of a job's kind of work."""
+    return not any(_of_other_kind((file,), workload))
+
+
 def unmeasured_settings(files: Sequence[CalibrationFile], workload: Workload | None) -> Iterator[str]:
     """Settings that were measured otherwise, and whose times are taken to be those of what was measured."""
     for key, asked, measured in _unmeasured(files, workload, _OF_SPEED) if workload else ():
@@ -167,10 +172,12 @@ def _word(value: object) -> str:
 
 
 def _jobs(files: Sequence[CalibrationFile]) -> Iterator[Mapping[str, Any]]:
-    """The jobs of calibrations, first of all as a run asked for it, and last as a placement of its own made it."""
-    yield from (file.workload for file in files if file.workload)
-    cases = [case for file in files for case in file.cases if case.workload]
-    yield from (case.workload for case in sorted(cases, key=lambda case: _changes_work(case.name)))
+    """The jobs of calibrations, of each as its run asked for it, else as placements ran it that leave it as it is."""
+    for file in files:
+        if file.workload:
+            yield file.workload
+        cases = [case for case in file.cases if case.workload]
+        yield from (case.workload for case in sorted(cases, key=lambda case: _changes_work(case.name)))
 
 
 def _changes_work(word: str) -> bool:

@@ -336,3 +336,12 @@ def test_pools_across_nodes_take_longer_than_those_within_one() -> None:
     words = ("--gpu", "H200", "--model", "qwen2.5-7b", "--batch-size", "256", "--devices", "gpu:8x2")
     apart, within = predicted(*words, "--placements", "learners:4,4+engines:8,learners:8+engines:8").placements
     assert apart.step_s > 1.1 * within.step_s
+
+
+def test_a_dry_run_expects_nothing_of_work_of_another_kind() -> None:
+    words = ["run", "--dry-run", "--devices", "gpu:4@139GiB", "--model", "qwen2.5-1.5b", "--placements", "standard"]
+    words += ["--set", "activation_checkpointing=true", "--set"]
+    told, rough = (CliRunner().invoke(main, [*words, f"precision={one}"]) for one in ("bfloat16", "float32"))
+    assert "predicted from h200" in told.output
+    assert "predicted from" not in rough.output
+    assert "rough, from the number of operations" in rough.output
