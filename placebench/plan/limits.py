@@ -46,7 +46,8 @@ class Limit:
     @property
     def advice(self) -> str:
         """What to do where it is too low."""
-        return f"run ulimit {self.option} unlimited before, or raise it where a batch system or container sets it"
+        most = f"$(ulimit -H{self.option[1:]})"
+        return f"run ulimit {self.option} {most} before, or raise it where a batch system or container sets it"
 
 
 LIMITS = (
@@ -85,7 +86,7 @@ def low_limits(devices: Sequence[Device], launcher: str, cluster: object = None)
     for limit in LIMITS:
         least = max(limit.least, mapped) if limit.resource == resource.RLIMIT_AS else limit.least
         if limit.value is not None and limit.value < least:
-            yield f"{limit}: Ray and torch need more than {limit.show(least)}; {limit.advice}"
+            yield f"{limit}: Ray and torch need {limit.show(least)} or more; {limit.advice}"
 
 
 def exceeded_limit(printed: str) -> Limit | None:

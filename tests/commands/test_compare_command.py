@@ -318,3 +318,15 @@ def test_a_run_without_a_finished_launch_is_refused(tmp_path: Path) -> None:
     result = invoke(run)
     assert result.exit_code == 2
     assert "split has no finished launch: there is nothing to compare" in result.stderr
+
+
+def test_a_launch_whose_files_are_damaged_is_told_as_such(tmp_path: Path) -> None:
+    run = SyntheticRun(rounds=1).write(tmp_path / "run")
+    for trial in (run / "trials").iterdir():
+        (trial / "steps.jsonl").write_bytes(b"\0\1\n")
+    for words in (("compare", str(run)), ("predict", "--from", str(run), "--placements", "standard")):
+        result = CliRunner().invoke(main, [*words])
+        assert result.exit_code == 2
+        assert "cannot be read: " in result.stderr
+        assert "steps.jsonl, line 1: " in result.stderr
+        assert result.stderr.count("\n") == 1

@@ -43,7 +43,7 @@ def test_a_gpu_is_mapped_as_a_whole(limits: dict[int, int]) -> None:
     limits[resource.RLIMIT_AS] = 64 << 30
     assert list(low_limits(CPUS, RAY)) == []
     (line,) = low_limits(GPUS, RAY)
-    assert "is limited to 64.0 GiB by ulimit -v: Ray and torch need more than 141.0 GiB" in line
+    assert "is limited to 64.0 GiB by ulimit -v: Ray and torch need 141.0 GiB or more" in line
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.option)

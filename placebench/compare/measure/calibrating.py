@@ -31,6 +31,8 @@ def calibrate_by(run: Run, sides: Sequence[RunSide]) -> CalibrationFile:
     cases = tuple(case for side in sides if (case := measured_case(side)))
     record = run.record
     if not cases:
+        if why := run.why_unreadable():
+            raise UsageError(f"{run.folder.path}: it cannot be read: {why}")
         raise UsageError(f"{run.folder.path}: no launch of it is finished and tells what its phases took")
     device = record.devices[0]
     return CalibrationFile(

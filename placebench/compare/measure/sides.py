@@ -77,5 +77,7 @@ def run_sides(path: Path, placement: str | None = None) -> tuple[RunSide, ...]:
     sides = measure_run(run, placement)
     for side in sides:
         if not side.launches:
-            raise UsageError(f"{path}: {side.name} has no finished launch: there is nothing to compare")
+            why = run.why_unreadable(side.placement.name)
+            lacks = f"cannot be read: {why}" if why else "has no finished launch: there is nothing to compare"
+            raise UsageError(f"{path}: {side.name} {lacks}")
     return tuple(map(with_background, sides))

@@ -314,6 +314,11 @@ class Run:
             launch for launch in self.launches if launch.placement == placement and launch.status is Status.DONE
         )
 
+    def why_unreadable(self, placement: str | None = None) -> str | None:
+        """Why the first launch that cannot be read is not, of a placement or of any; None where all can be."""
+        damaged = (launch for launch in self.launches if launch.status is Status.DAMAGED)
+        return next((one.error for one in damaged if placement in (None, one.placement)), None)
+
     @property
     def missing(self) -> tuple[Launch, ...]:
         """The launches that are not in the numbers."""
