@@ -32,6 +32,11 @@ from placebench.telemetry.spans import CONTROLLER, Span
 if TYPE_CHECKING:
     import pandas as pd
 
+_BY_SIGHT = (
+    "the log does not time its steps: a step lasts from when one line was seen to the next, give or take 0.1 s; log"
+    ' timing_s/step, or mark steps by span("step")'
+)
+
 
 @dataclass(frozen=True)
 class _StepInLog:
@@ -99,7 +104,7 @@ class StepReader:
         self._sources = LogSources(trial, job, before, self._lock)
         self._chosen: LogSource | None = None
         self._may_lack_log = may_lack_log(job)
-        self._written = 0
+        self._written, self._times_by_sight = 0, False
 
     def __enter__(self) -> "StepReader":
         return self
@@ -221,6 +226,7 @@ class StepReader:
                     assert self._chosen is not None
                     assert number is not None
                     end = max(self._chosen.ended[number], self._last_end)
+                    self._times_by_sight |= number not in work
                     took = work.get(number, end - self._last_end)
                     window = Window(line.step, end - took, end)
                 own: dict[str, Any] = {}
@@ -275,6 +281,7 @@ class StepReader:
             flags=(
                 # What is no number is told by the steps themselves.
                 *(LogFlag(name=one.name, text=one.text) for one in run.flags if one.name not in (*settled, NOT_FINITE)),
+                *((LogFlag(name="step-time", text=_BY_SIGHT),) if self._times_by_sight else ()),
                 *(LogFlag(name=LogFlag.SPANS, text=text) for text in self._attached.notes),
             ),
         ).write(self._trial)

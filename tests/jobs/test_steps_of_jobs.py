@@ -32,6 +32,7 @@ def test_steps_of_a_job_become_rows_and_spans(tmp_path: Path) -> None:
     record = LogRecord.read(trial)
     assert record
     assert (record.framework, record.format) == ("verl", "verl-jsonl")
+    assert "step-time" not in {flag.name for flag in record.flags}
 
 
 def test_a_job_that_trains_on_is_ended_after_its_steps(tmp_path: Path) -> None:
@@ -102,6 +103,7 @@ for n in range(1, 4):
     trial = prepare(tmp_path, *python(tmp_path, text), log={"format": "verl"})
     assert bridge.main(str(trial.path)) == JobExit.DONE
     assert all(row["timing_s/step"] > 0.12 for row in rows(trial)[1:])
+    assert "step-time" in {flag.name for flag in LogRecord.read(trial).flags}
 
 
 def test_what_is_printed_counts_where_the_named_file_does_not_come(tmp_path: Path) -> None:
