@@ -175,7 +175,8 @@ class Bridge:
             elsewhere = self._nodes.failed(now=True)  # of which this may be the consequence
             return end.model_copy(update={"message": f"{end.message}; {elsewhere}"}) if elsewhere else end
         if self._done:
-            return EndFile(kind=JobExit.FAILED, message=ended)
+            advice = f"ask for as many with --steps {self._done}, or tell it by {{steps}} how many there are to be"
+            return EndFile(kind=JobExit.FAILED, message=ended if self._job.until_end else f"{ended}: {advice}")
         where = " nor in ".join((self._trial.log.name, *self._job.log_files))
         looked = f"no step of {f'format {self._job.log_format}' if self._job.log_format else 'a known format'}"
         advice = "say where it logs and how under log in a job file"

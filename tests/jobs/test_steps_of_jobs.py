@@ -329,7 +329,10 @@ def test_steps_that_a_loop_marks_count_where_it_logs_none(tmp_path: Path) -> Non
     assert LogRecord.read(done).format == "spans"
     short = prepare(tmp_path / "short", *python(tmp_path / "short", OWN_LOOP, "2", "0"), devices=1)
     assert bridge.main(str(short.path)) == JobExit.FAILED
-    assert read_end(short)["message"] == "the command ended with exit code 0 after 2 of 3 steps"
+    assert read_end(short)["message"] == (
+        "the command ended with exit code 0 after 2 of 3 steps: ask for as many with --steps 2, or tell it by {steps}"
+        " how many there are to be"
+    )
 
 
 # Steps that sleep, each with one inside, in two processes.
