@@ -121,7 +121,7 @@ def _chosen(products: Tensor, targets: Tensor, temperature: float) -> tuple[Tens
 def _statistics(products: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     """What `_chosen` gives, and entropies H = log Σ e^z - Σ p z of logits z: float32 [tokens] each.
 
-    As every version has had it where nothing is compiled, so that losses stay what they were to the last bit.
+    As in version 0.1.0, so that where nothing is compiled losses are what they were to the last bit.
     """
     log_probs, normalizers = _chosen(products, targets, temperature)
     logits = products.float() / temperature

@@ -18,7 +18,7 @@ from placebench.errors import PlacebenchError
 from placebench.host import guardian
 from placebench.host.ownership import live_runs, own_run, sweep
 from placebench.host.signals import ENDING
-from placebench.record.folder import RunFolder, Status, write_json
+from placebench.record.folder import RunFolder, Status, Trial, write_json
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +121,8 @@ def test_a_damaged_record_is_removed_and_stops_nothing(temp: Path, content: str)
     assert_nothing_left(temp)
 
 
-def test_a_run_whose_end_could_not_be_written_is_marked_by_the_next_command(tmp_path: Path, temp: Path) -> None:
+def ended_by_a_full_disk(tmp_path: Path) -> tuple[RunFolder, Trial]:
+    """A run and its launch that still say that they are running."""
     folder = RunFolder(tmp_path / "run")
     trial = folder.trial(1, "standard")
     trial.path.mkdir(parents=True)
@@ -129,6 +130,11 @@ def test_a_run_whose_end_could_not_be_written_is_marked_by_the_next_command(tmp_
     write_json(folder.run_file, {"status": "running"})
     with pytest.raises(OSError, match="full"), own_run(folder.path):
         raise OSError(errno.ENOSPC, "full")
+    return folder, trial
+
+
+def test_a_run_whose_end_could_not_be_written_is_marked_by_the_next_command(tmp_path: Path, temp: Path) -> None:
+    folder, trial = ended_by_a_full_disk(tmp_path)
     assert live_runs() == []
     assert sweep() == [folder.path]
     assert trial.status is Status.INTERRUPTED
@@ -173,13 +179,7 @@ def test_a_state_folder_of_another_user_is_refused(tmp_path: Path, temp: Path) -
 def test_a_run_that_a_full_disk_keeps_from_being_marked_is_marked_later(
     tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = RunFolder(tmp_path / "run")
-    trial = folder.trial(1, "standard")
-    trial.path.mkdir(parents=True)
-    trial.set_status(Status.RUNNING)
-    write_json(folder.run_file, {"status": "running"})
-    with pytest.raises(OSError, match="full"), own_run(folder.path):
-        raise OSError(errno.ENOSPC, "full")
+    folder, trial = ended_by_a_full_disk(tmp_path)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
