@@ -42,10 +42,6 @@ def _unknown_model(key: str, workload: Workload) -> None:
         model_shape(model)
 
 
-def _too_long(key: str, workload: Workload) -> Iterator[str]:
-    return too_long(workload, key)
-
-
 def _unusable_folder(key: str, workload: Workload, facts: Facts) -> Iterator[str]:
     """A model's folder without what the job needs of it; of two models that are one, the first is looked at."""
     model = getattr(workload, key)
@@ -230,7 +226,7 @@ WORKLOAD_CHECKS = (
         for key in _MODELS
         for check in (
             Check(partial(_unknown_model, key), {key}),
-            Check(partial(_too_long, key), {key, *_LENGTHS}),
+            Check(partial(too_long, key), {key, *_LENGTHS}),
             Check(partial(_unusable_folder, key), {key}),
         )
     ),

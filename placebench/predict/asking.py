@@ -129,7 +129,7 @@ def asked_workload(
     if asked.get("model"):
         base = {**base, "critic_model": None}
     workload = build_workload(merge(base, asked), origin)
-    reasons = [line for key in ("model", "critic_model", "reward_model") for line in too_long(workload, key)]
+    reasons = [line for key in ("model", "critic_model", "reward_model") for line in too_long(key, workload)]
     if reasons := [*dict.fromkeys(reasons), *_of_other_kind(files, workload)]:
         raise UsageError(*reasons)
     return workload

@@ -249,7 +249,7 @@ def job_shapes(workload: Workload) -> JobShapes:
     return JobShapes(actor, critic, model_shape(workload.reward_model) if workload.reward_model else None)
 
 
-def too_long(workload: Workload, key: str) -> Iterator[str]:
+def too_long(key: str, workload: Workload) -> Iterator[str]:
     """A line where sequences are longer than the model of a key, such as `critic_model`, takes; none without one."""
     model = getattr(workload, key)
     length = workload.batch.max_prompt_length + workload.batch.max_response_length
