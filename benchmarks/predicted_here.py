@@ -171,7 +171,8 @@ def _read(path: Path) -> _Asked:
 def _launch(model: str, into: Path, points: Sequence[str], words: Sequence[str], steps: int, seconds: float) -> bool:
     """A launch that goes through sizes; what it has measured when it ends counts, however it ends.
 
-    Leaves the calibration file and the log of steps beside it, and says whether there is a calibration.
+    Leaves the calibration file, and beside it the log of steps and the kernels of those that were traced. Says whether
+    there is a calibration.
     """
     into.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pb-") as folder:
@@ -184,8 +185,9 @@ def _launch(model: str, into: Path, points: Sequence[str], words: Sequence[str],
         for run in Path(folder, "runs").glob("*/run.json"):
             for trial in RunFolder(run.parent).trials():
                 # A launch that the time was too short for has none.
-                if trial.steps.exists():
-                    shutil.copyfile(trial.steps, into.with_name(f"{into.stem}-steps.jsonl"))
+                for kept in (trial.steps, trial.kernels):
+                    if kept.exists():
+                        shutil.copyfile(kept, into.with_name(f"{into.stem}-{kept.name}"))
     return into.exists()
 
 

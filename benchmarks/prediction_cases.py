@@ -26,7 +26,7 @@ from placebench.record.calibration_file import CalibrationFile, MeasuredCase, re
 from placebench.report.kept import read_summary
 from placebench.report.shared_calibration import shared_calibration
 from placebench.spec.devices import Device
-from placebench.spec.phases import GEN, PHASE
+from placebench.spec.phases import GEN, PHASE, Activity
 from placebench.spec.placement import Placement, Role
 from placebench.spec.shapes import job_shapes
 from placebench.spec.words import parse_placement
@@ -43,6 +43,8 @@ MEASURED_AT = {
     "errors-4.csv": "committed/h200-qwen2.5-1.5b-grpo-8192",
 }
 REFERENCE = Path(__file__).parent.parent / "runs" / "reference"
+# Phases whose kernels are passes over whole sequences.
+PASSES = {Activity.FORWARD: "scoring", Activity.UPDATE: "updates"}
 
 
 @dataclass(frozen=True)
@@ -273,6 +275,29 @@ def by_what_is_shipped(path: Path) -> Iterator[Result]:
             name = f"{path.name}/{one.parent.parent.name}/{one.parent.name}"
             group = f"shipped to {name}, micro-batches of {_budget(target)} tokens"
             yield from _sizes(PredictionClass.OTHER_HOST, group, [file], name, target)
+
+
+def traced_passes(path: Path) -> Iterator[tuple[str, str, str, float, float]]:
+    """Kernels of scoring and training that were traced, of GPUs of which what is shipped has none of them.
+
+    Yields:
+        The shipped calibration's name; the model; whether a phase trains or scores; seconds of its kernels as traced,
+        and by the predictor from that calibration.
+    """
+    shipped = shipped_calibrations()
+    for name, file in shipped.items():
+        for one in sorted([*path.glob("grid/*/calibration-*.json"), *path.glob("committed/*/calibration-*.json")]):
+            target = read_calibration(one)
+            known = {phase.kernel_s for case in file.cases for phase in case.phases}
+            traced = [phase.kernel_s for case in target.cases for phase in case.phases if phase.kernel_s]
+            if target.device != file.device or known.intersection(traced):
+                continue
+            for case in target.cases:
+                model, _ = model_of([file], target, case)
+                for phase in case.phases:
+                    if phase.kernel_s and (what := PASSES.get(PHASE[phase.name].activity)):
+                        predicted = model.phases.seconds(phase.name, 1).kernels
+                        yield name, case.workload["model"], what, phase.kernel_s, predicted
 
 
 def _sizes(

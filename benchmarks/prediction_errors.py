@@ -16,6 +16,7 @@ Where the extra `predict` is installed, AIConfigurator's seconds of generation s
 
 import csv
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from itertools import pairwise
@@ -39,6 +40,7 @@ from prediction_cases import (
     read_folders,
     results,
     sizes_again,
+    traced_passes,
 )
 
 from placebench.predict.interval import HeldOut, PredictionClass, class_error, step_interval
@@ -70,6 +72,7 @@ def main(write_table: bool) -> None:
     print(f"Not better on average than: {', '.join(worse) or 'none'}.\n")
     _print_table("Generation alone", ("class", "n", "predictor", "AIConfigurator"), _generation(found))
     _print_table("Kernels of a token step", ("GPU", "model", "n", "predictor", "worst", "AIConfigurator"), _decode())
+    _print_table("Kernels of a pass", ("GPU", "model", "phases", "n", "predictor", "worst"), _passes())
     _print_table("Order of placements predicted together", ("class", "pairs over 10 % apart", "right"), _orders(found))
     _print_table("Sizes on the host of their calibration, again", ("by", "n", "mean", "worst"), _again())
     single = list(from_one_gpu(folders))
@@ -179,6 +182,14 @@ def _decode() -> Iterator[tuple[object, ...]]:
             theirs = [_relative(tabled, traced) for _, traced, _, tabled in of_model if not isnan(tabled)]
             tables = _mean(theirs) if theirs else "not installed"
             yield path.stem.upper(), model, len(ours), _mean(ours), f"{100 * max(ours):.1f} %", tables
+
+
+def _passes() -> Iterator[tuple[object, ...]]:
+    errors: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for gpu, model, what, traced, predicted in traced_passes(REFERENCE / "calibration"):
+        errors[gpu.upper(), model, what].append(_relative(predicted, traced))
+    for key, found in sorted(errors.items()):
+        yield *key, len(found), _mean(found), f"{100 * max(found):.1f} %"
 
 
 def _orders(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:

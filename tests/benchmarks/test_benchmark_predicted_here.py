@@ -2,14 +2,19 @@
 
 import csv
 import json
+import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from layouts import STANDARD
 from pages import ROOT
 from predicted_here import main
 from sizes_launch import SizesJob
+from synthetic_run import SyntheticRun
 
 from placebench.record.calibration_file import read_calibration
 
@@ -77,6 +82,28 @@ def test_a_calibration_that_had_no_time_for_all_sizes_says_so(tmp_path: Path, mo
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
     assert "0.5b: only 1 of 2 sizes had time: give it more --seconds" in done.output
+
+
+def test_the_kernels_of_its_traced_steps_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [{"step": 7, "phase": "gen", "role": "rollout", "device": "gpu:0", "kernel_s": 0.5}]
+
+    run = subprocess.run
+
+    def launch(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if "--repeats" not in command:
+            return run(command, **options)
+        into = Path(command[command.index("--into") + 1])
+        shutil.copyfile(CALIBRATED, into / CALIBRATED.name)
+        SyntheticRun({"standard": STANDARD}, rounds=1, kernels=kernels).write(into / "runs" / "sizes")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("predicted_here.subprocess.run", launch)
+    words = ["calibrate", "qwen2.5-0.5b:ppo:16384", "--point", SIZES[0], "--into", str(tmp_path / "0.5b")]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    kept = (tmp_path / "0.5b" / f"{CALIBRATED.stem}-kernels.jsonl").read_text(encoding="utf-8")
+    assert list(map(json.loads, kept.splitlines())) == kernels
+    assert (tmp_path / "0.5b" / f"{CALIBRATED.stem}-steps.jsonl").exists()
 
 
 def test_one_launch_goes_through_the_sizes_of_one_model(tmp_path: Path) -> None:
