@@ -181,9 +181,5 @@ def _decoding(workload: Workload, sequences: float, counts: StepCounts | None, a
 
 def weight_bytes(work: RankWork) -> float:
     """Bytes of the model in bfloat16."""
-    parameters = (
-        work.shape.parameters
-        if work.has_head or work.phase.name in (GEN, UPDATE_WEIGHTS)
-        else (work.shape.critic_parameters)
-    )
-    return 2.0 * parameters
+    is_policy = work.has_head or work.phase.name in (GEN, UPDATE_WEIGHTS)
+    return 2.0 * (work.shape.parameters if is_policy else work.shape.critic_parameters)
