@@ -155,7 +155,9 @@ def parts_of(work: RankWork, peak: DevicePeak, engine: EngineKernels, *, is_func
         return _passes(work, peak, table)
     size = weight_bytes(work)
     if activity is Activity.SEND_WEIGHTS:
-        exposed = size * (work.devices > 1) / _link(work, peak)
+        # One rank sends, by its own card.
+        rate = peak.link_bandwidth if _joined(work, peak) >= work.devices else peak.network_bandwidth
+        exposed = size * (work.devices > 1) / rate
         return table.parts(beyond={"phase": 1.0, "sent": size / peak.bandwidth}, exposed={"collective": exposed})
     # Devices of a node give their memory back and take it one after the other: 0.25 s on two, 0.50 s on four H200s.
     return table.parts(beyond={"phase": 1.0, "device": work.devices / work.nodes})
@@ -243,4 +245,17 @@ def _passes(work: RankWork, peak: DevicePeak, table: _Table) -> PhaseParts:
 
 
 def _link(work: RankWork, peak: DevicePeak) -> float:
-    return peak.link_bandwidth if work.nodes == 1 else peak.network_bandwidth
+    """Bytes/s at which the ranks of a collective send, each to the next one of a ring.
+
+    There is a ring for each network card of a node, and each leaves the node by another card; all of them together are
+    as fast as these cards.
+    """
+    joined = _joined(work, peak)
+    if joined >= work.devices:
+        return peak.link_bandwidth
+    return min(peak.link_bandwidth, joined * peak.network_bandwidth)
+
+
+def _joined(work: RankWork, peak: DevicePeak) -> float:
+    """Devices that reach each other without the network: of a node, or of several that links join."""
+    return max(work.devices / work.nodes, min(work.devices, peak.link_devices))

@@ -29,7 +29,9 @@ class DevicePeak:
     link_bandwidth: float
     """Bytes/s that it sends to the other devices of its node."""
     network_bandwidth: float
-    """Bytes/s that it sends to devices of other nodes, as nodes of its kind are usually built."""
+    """Bytes/s that its own network card sends to other nodes, as nodes of its kind are usually built."""
+    link_devices: int = 0
+    """Devices that reach each other at `link_bandwidth`, on several nodes; 0 where these are those of a node."""
     memory_bytes: int = 0
     """Bytes of its memory that processes may take, by a data sheet; 0 of CPU devices, which share their host's."""
     source: str = ""
@@ -51,6 +53,7 @@ def device_peaks() -> Mapping[str, DevicePeak]:
             float(row["memory_bandwidth"]),
             float(row["link_bandwidth"]),
             float(row["network_bandwidth"]),
+            int(row["link_devices"] or 0),
             int(float(row["memory_gb"]) * _USABLE_MEMORY * (1 << 30)),
             row["source"],
             float(row["sm_clock_mhz"]) if row["sm_clock_mhz"] else None,

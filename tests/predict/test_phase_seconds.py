@@ -291,10 +291,22 @@ def test_drawn_responses_end_one_after_the_other() -> None:
 def test_devices_of_several_nodes_send_over_their_network(name: str) -> None:
     known = model()
     together, apart = (known.seconds(name, 8, nodes=nodes) for nodes in (1, 2))
-    assert apart.exposed > 2 * together.exposed
+    assert apart.exposed > 1.5 * together.exposed
     assert apart.total > together.total
     assert known.seconds(name, 8) == together
     assert known.seconds(name, 16).exposed > together.exposed  # eight are a node's
+
+
+def test_each_device_of_a_node_has_a_card_and_racks_join_nodes() -> None:
+    def exposed(gpu: Device, nodes: int, name: str = "update_actor") -> float:
+        return PhaseModel(WORKLOAD, SHAPES, (calibration(),), gpu).seconds(name, 16, nodes=nodes).exposed
+
+    # Two nodes of eight send by eight cards at a time, sixteen of one by their own: 400 and 50 GB/s.
+    assert exposed(GPU, 16) > 7 * exposed(GPU, 2) > 7 * exposed(GPU, 1)
+    # One rank alone sends weights.
+    assert exposed(GPU, 2, "update_weights") == pytest.approx(9 * exposed(GPU, 1, "update_weights"))
+    rack = replace(GPU, name="NVIDIA GB200")
+    assert exposed(rack, 4) == exposed(rack, 1)
 
 
 def test_what_was_measured_on_one_node_is_not_measured_of_several() -> None:
