@@ -64,16 +64,16 @@ def predict(
     if out is not None and len(asked.calibrations) > 1:
         raise UsageError(f"--out {out}: {len(asked.calibrations)} calibrations are named with --from: name one")
     placements = _placements(words, asked)
-    with explain_lookups(asked.devices[0].name):
+    with explain_lookups(asked.devices[0].name, is_known_work=asked.workload is not None):
         found = predict_steps(
             asked.steps, [one for _, one in placements], elsewhere=asked.elsewhere, price=given.get("price")
         )
-    deciding = replace(asked.deciding, spelled={one.name: word for word, one in placements})
-    print_predictions(found, asked.notes, deciding, open_console(), verbose=verbose)
+    deciding = replace(asked.question.deciding, spelled={one.name: word for word, one in placements})
+    question = replace(asked.question, deciding=deciding)
+    print_predictions(found, question, open_console(), verbose=verbose)
     if json_path is not None:
-        sources = [file.source for file in asked.calibrations]
         with writing("--json", json_path):
-            write_predictions(prediction_file(found, sources, asked.notes, deciding), json_path)
+            write_predictions(prediction_file(found, question), json_path)
     if plot is not None:
         draw_predictions(found, plot)
     if out is not None:

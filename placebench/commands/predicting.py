@@ -14,12 +14,12 @@ from placebench.spec.text import listing
 if TYPE_CHECKING:
     from placebench.predict.step import StepModel
     from placebench.record.calibration_file import CalibrationFile
-    from placebench.report.deciding import DecidingRun
+    from placebench.report.predicted import Question
     from placebench.spec.devices import Device
     from placebench.spec.workload import Workload
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_VERSIONS = ("torch", "vllm")
+_VERSIONS = ("torch", "vllm", "placebench")
 
 
 def prediction_options(function: _Function) -> _Function:
@@ -77,10 +77,8 @@ class AskedPrediction:
     steps: "StepModel"
     elsewhere: bool
     """Whether the calibration is of another host: a shipped one, or of another host than this, where this is meant."""
-    notes: tuple[str, ...]
-    """What the reader should know of the calibration, one line each."""
-    deciding: "DecidingRun"
-    """How to run what is predicted."""
+    question: "Question"
+    """The same for people."""
 
 
 def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
@@ -99,6 +97,7 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
         step_model,
         unmeasured_settings,
     )
+    from placebench.report.predicted import Question
 
     request = read_request({**given, "sources": None, "gpu": None, "price": None})
     if request.wrong:
@@ -112,7 +111,8 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
         notes.append(f"the mini-batch follows --batch-size: {size}; --mini-batch-size sets another")
     steps = step_model(files, workload, devices)
     deciding = deciding_run(workload, devices, files, names_devices=given.get("devices") is not None)
-    return AskedPrediction(files, workload, devices, steps, is_shipped, tuple(notes), deciding)
+    question = Question(tuple(file.source for file in files), workload, devices, tuple(notes), deciding)
+    return AskedPrediction(files, workload, devices, steps, is_shipped, question)
 
 
 def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[CalibrationFile, ...], bool]":
@@ -162,8 +162,8 @@ def _notes(files: "Sequence[CalibrationFile]", devices: "Sequence[Device]", *, i
             notes.append(
                 f"no kernels were traced in {file.source}: what its host takes is not known apart from its devices"
             )
-        # They matter for what is run here next, which is not on the devices of the file where this host has none.
-        for name in _VERSIONS if file.kind == "cpu" or list_gpus().gpus else ():
+        # Those of libraries matter for what is run here next, which is not on the file's devices where there are none.
+        for name in _VERSIONS if file.kind == "cpu" or list_gpus().gpus else ("placebench",):
             try:
                 here, there = version(name), file.versions.get(name)
             except PackageNotFoundError:

@@ -101,12 +101,12 @@ def search(
             for name, text in found.files.items():
                 write_output(write / name, text)
     spelled = {name: str((write or Path("DIR")) / name) for name in found.files}
-    deciding = replace(asked.deciding, spelled=spelled, is_unwritten=write is None)
-    print_found(found, asked.notes, deciding, open_console())
+    deciding = replace(asked.question.deciding, spelled=spelled, is_unwritten=write is None)
+    question = replace(asked.question, deciding=deciding)
+    print_found(found, question, open_console())
     if json_path is not None:
-        sources = [file.source for file in asked.calibrations]
         with writing("--json", json_path):
-            write_output(json_path, search_file(found, sources, asked.notes, deciding).model_dump_json(indent=1) + "\n")
+            write_output(json_path, search_file(found, question).model_dump_json(indent=1) + "\n")
 
 
 def _now(word: str | None, asked: AskedPrediction) -> "Placement | None":

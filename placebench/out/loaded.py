@@ -32,7 +32,7 @@ from placebench.report.deciding import DecidingRun
 from placebench.report.kept import kept_summary, read_summary
 from placebench.report.placement_schema import QuantitySummary
 from placebench.report.plots import draw_plots
-from placebench.report.predicted import prediction_file
+from placebench.report.predicted import prediction_rows
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
 from placebench.report.tables import Grid, single_grid
@@ -177,12 +177,12 @@ class LoadedRun:
         )
         given = (placements,) if isinstance(placements, str) else placements
         words = [word for text in given for word in split_words(text)]
-        with explain_lookups(model.devices[0].name):
+        with explain_lookups(model.devices[0].name, is_known_work=model.phases.workload is not None):
             found = predict(model, _possible(words or self.placements, model), price=price)
         rows = [
             one.model_dump(exclude={"phases", "memory_bytes", "waits_s", "gaps_s", "cannot_say", "extrapolated"})
             | {"peak_memory_bytes": max(one.memory_bytes.values(), default=None)}
-            for one in prediction_file(found, (), (), DecidingRun(None)).placements
+            for one in prediction_rows(found, DecidingRun(None))
         ]
         return _with_numbers(pd.DataFrame(rows))
 

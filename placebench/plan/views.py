@@ -24,7 +24,7 @@ from placebench.spec.placement import Placement, Role
 from placebench.spec.presets import PRESETS
 from placebench.spec.text import few, format_bytes, format_seconds, half_width, plural, scale
 from placebench.spec.words import SETTINGS, names_file, preset_of
-from placebench.spec.workload import Workload, placed_workload
+from placebench.spec.workload import Workload, placed_workload, step_text
 
 _MOST_ROUNDS = 4
 
@@ -135,17 +135,8 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
 def _training(plan: Plan) -> Iterator[tuple[str, str]]:
     """What placebench's own job trains."""
     parameters = f", {plan.shapes.actor.parameters / 1e6:,.1f} M parameters"
-    batch, epochs = plan.workload.batch, plan.workload.algorithm.epochs
     yield "model", f"{plan.workload.model}{parameters}, {plan.workload.precision}, {plan.workload.sharding}"
-    groups = (
-        f" ({batch.size // batch.group_size} prompts × {batch.group_size} responses)" if batch.group_size > 1 else ""
-    )
-    yield (
-        "step",
-        f"{plan.workload.algorithm.name}, {batch.size} sequences{groups} of up to"
-        f" {batch.max_prompt_length} + {batch.max_response_length} tokens,"
-        f" {plural(batch.size // batch.mini_batch_size, 'mini-batch', 'mini-batches')} × {plural(epochs, 'epoch')}",
-    )
+    yield "step", step_text(plan.workload)
 
 
 def _describe_devices(devices: Sequence[Device]) -> str:

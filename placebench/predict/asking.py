@@ -29,11 +29,21 @@ _OF_SPEED = ("torch_compile", "rollout.cuda_graphs")
 
 
 @contextmanager
-def explain_lookups(device: str) -> Iterator[None]:
-    """Turn a phase of which nothing is known on a device of this name into a line for the user."""
+def explain_lookups(device: str, *, is_known_work: bool = True) -> Iterator[None]:
+    """Turn a phase of which nothing is known on a device of this name into a line for the user.
+
+    Args:
+        device: its name.
+        is_known_work: whether it is known what phases compute, which of a job of the user's it is not.
+    """
     try:
         yield
     except LookupError as error:
+        if not is_known_work:
+            raise UsageError(
+                f"{error.args[0]} was not measured on {device}, and what a job of yours computes is not known, so that"
+                " it cannot be scaled to another GPU: name a run of it there"
+            ) from None
         raise UsageError(
             f"{error.args[0]} was not measured of this work, and the peaks of {device} are not known:"
             " name a run that has it, or a GPU whose peaks are known"
@@ -128,6 +138,11 @@ def asked_workload(
         asked = merge(asked, {"batch": {"mini_batch_size": size}})
     if asked.get("model"):
         base = {**base, "critic_model": None}
+    name = flatten(asked).get("algorithm.name")
+    if name not in (None, flatten(base).get("algorithm.name")):
+        # Its settings, and how many responses a prompt has, are another algorithm's.
+        rest = {key: value for key, value in base.get("batch", {}).items() if key != "group_size"}
+        base = {**base, "algorithm": {}, "batch": rest}
     workload = build_workload(merge(base, asked), origin)
     reasons = [line for key in ("model", "critic_model", "reward_model") for line in too_long(key, workload)]
     if reasons := [*dict.fromkeys(reasons), *_of_other_kind(files, workload)]:

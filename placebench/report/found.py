@@ -1,6 +1,6 @@
 """What a search for placements found, as users see it: on the terminal, and as a file under a versioned schema."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -12,10 +12,12 @@ from placebench.report.deciding import DecidingRun
 from placebench.report.predicted import (
     PredictionFile,
     PredictionModel,
+    Question,
     about_choice,
     about_trust,
     prediction_file,
     print_deciding,
+    print_job,
     step_grid,
 )
 from placebench.report.terminal import grid_table
@@ -48,9 +50,7 @@ class SearchFile(PredictionModel):
     groups: tuple[SearchGroup, ...] = Field(description="first without staleness, then with it")
 
 
-def search_file(
-    found: FoundPlacements, sources: Sequence[str], notes: Sequence[str], deciding: DecidingRun
-) -> SearchFile:
+def search_file(found: FoundPlacements, asked: Question) -> SearchFile:
     """Put what was found into the form of the file."""
     return SearchFile(
         now=found.now.name if found.now else None,
@@ -63,22 +63,22 @@ def search_file(
                 ),
                 more_layouts=group.more,
                 walked=group.result.walked,
-                predictions=prediction_file(group.predictions, sources, notes, deciding),
+                predictions=prediction_file(group.predictions, asked),
             )
             for group in found.groups
         ),
     )
 
 
-def print_found(found: FoundPlacements, notes: Sequence[str], deciding: DecidingRun, console: Console) -> None:
+def print_found(found: FoundPlacements, asked: Question, console: Console) -> None:
     """Print the table of each group, and how far it is to be trusted.
 
     Args:
         found: what was found.
-        notes: what the reader should know of the calibration.
-        deciding: how a placement that was found is run, with the files of those that no word says.
+        asked: what it answers; its run has the files of placements that no word says.
         console: takes the text.
     """
+    print_job(asked, console)
     for group in found.groups:
         if group.staleness:
             console.print()
@@ -88,8 +88,8 @@ def print_found(found: FoundPlacements, notes: Sequence[str], deciding: Deciding
         console.print()
         for line in (*_about_ties(group), *about_trust(group.predictions), *about_choice(group.predictions)):
             console.print(Text(line))
-        print_deciding(group.predictions, deciding, console)
-    for line in (*_about_files(found, deciding), *(f"Note: {note}." for note in notes)):
+        print_deciding(group.predictions, asked.deciding, console)
+    for line in (*_about_files(found, asked.deciding), *(f"Note: {note}." for note in asked.notes)):
         console.print(Text(line), style="dim")
 
 

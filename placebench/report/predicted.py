@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +20,9 @@ from placebench.record.folder import write_output
 from placebench.report.deciding import DecidingRun, print_command
 from placebench.report.tables import Grid
 from placebench.report.terminal import grid_table
+from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.text import MISSING, Scale, change, half_width, listing, percent, plural, quantity, row, scale
+from placebench.spec.workload import Workload, step_text
 
 # Phases below this share of every step have no row.
 _SMALL = 0.005
@@ -89,21 +92,54 @@ class PredictionFile(PredictionModel):
     """The content of what `placebench predict --json` writes."""
 
     schema_version: Literal[1] = 1
+    job: str = Field(description="what was predicted, and on which devices, for people")
+    workload: dict[str, Any] | None = Field(description="every key of the job; null of a job of the user's")
     level: float = Field(LEVEL, description="of all intervals")
     calibrations: tuple[str, ...]
     notes: tuple[str, ...]
     placements: tuple[PredictedPlacement, ...]
+    deciding: str | None = Field(description="the command that decides what they leave open; null where it is nothing")
 
 
-def prediction_file(
-    found: Predictions, sources: Sequence[str], notes: Sequence[str], deciding: DecidingRun
-) -> PredictionFile:
+@dataclass(frozen=True)
+class Question:
+    """What was asked, and by what it is answered."""
+
+    sources: tuple[str, ...]
+    """Of the calibrations."""
+    workload: Workload | None
+    """None of a job of the user's."""
+    devices: Sequence[Device]
+    notes: tuple[str, ...]
+    """What the reader should know of the calibrations."""
+    deciding: DecidingRun
+    """How to run what is predicted."""
+
+    @property
+    def job(self) -> str:
+        """The job and its devices, for people."""
+        nodes = devices_per_node(self.devices)
+        count = f"{len(nodes)} × {nodes[0]}" if len(nodes) > 1 and len(set(nodes)) == 1 else f"{len(self.devices)}"
+        work = f"{self.workload.model}, {step_text(self.workload)}" if self.workload else "a job of yours"
+        return f"{work}; on {count} × {self.devices[0].name}"
+
+
+def prediction_file(found: Predictions, asked: Question) -> PredictionFile:
     """Put predictions into the form of the file."""
+    choice = _deciding(found)
     return PredictionFile(
-        calibrations=tuple(sources),
-        notes=tuple(notes),
-        placements=tuple(_placement(found, one, deciding) for one in found.placements),
+        job=asked.job,
+        workload=asked.workload.model_dump(mode="json") if asked.workload else None,
+        calibrations=asked.sources,
+        notes=asked.notes,
+        placements=tuple(prediction_rows(found, asked.deciding)),
+        deciding=choice and shlex.join(asked.deciding.words(choice.names, choice.rounds, is_short=choice.is_short)),
     )
+
+
+def prediction_rows(found: Predictions, deciding: DecidingRun) -> Iterator[PredictedPlacement]:
+    """The placements of the file."""
+    return (_placement(found, one, deciding) for one in found.placements)
 
 
 def write_predictions(content: PredictionFile, path: Path) -> None:
@@ -155,18 +191,16 @@ def _placement(found: Predictions, one: Prediction, deciding: DecidingRun) -> Pr
     )
 
 
-def print_predictions(
-    found: Predictions, notes: Sequence[str], deciding: DecidingRun, console: Console, *, verbose: bool
-) -> None:
+def print_predictions(found: Predictions, asked: Question, console: Console, *, verbose: bool) -> None:
     """Print which placement is the fastest, the table of all, and how far it is to be trusted.
 
     Args:
         found: the predictions.
-        notes: what the reader should know of the calibration.
-        deciding: how a placement is run.
+        asked: what they answer.
         console: where to.
         verbose: the tables of their phases too.
     """
+    print_job(asked, console)
     choice = list(about_choice(found))
     for line in choice:
         console.print(Text(line, "bold"))
@@ -177,9 +211,15 @@ def print_predictions(
         console.print()
     for line in about_trust(found, has_phases=verbose):
         console.print(Text(line))
-    print_deciding(found, deciding, console)
-    for note in notes:
+    print_deciding(found, asked.deciding, console)
+    for note in asked.notes:
         console.print(Text(f"Note: {note}."), style="dim")
+
+
+def print_job(asked: Question, console: Console) -> None:
+    """Print what was asked for, as one line."""
+    console.print(Text.assemble(("Job: ", "bold"), asked.job, "."))
+    console.print()
 
 
 def step_grid(found: Predictions, more: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Grid:
@@ -293,13 +333,34 @@ def about_choice(found: Predictions) -> Iterator[str]:
             yield f"{best.placement.name} is faster: a step of {one.placement.name} takes {told}."
 
 
-def print_deciding(found: Predictions, deciding: DecidingRun, console: Console) -> None:
-    """Print the run that decides what the predictions leave open; nothing where they leave nothing open."""
+@dataclass(frozen=True)
+class _Open:
+    """What predictions leave open, and which run decides it."""
+
+    what: str
+    names: list[str]
+    """Of the placements that it has."""
+    rounds: int
+    is_short: bool
+    """Whether few steps of each are enough."""
+
+
+def _deciding(found: Predictions) -> _Open | None:
+    """The run that decides what the predictions leave open; None where they leave nothing open."""
     silent = [one.placement.name for one in found.placements if one.says_nothing]
     if silent:
-        what = f"Cannot say what {listing(silent)} would take: nothing was measured on this host"
+        what = (
+            f"Cannot say for sure what {listing(silent)} would take: it hangs on a host of which nothing was measured"
+        )
         how = "Measure it" if len(silent) == 1 else "Measure it by one of them"
-        print_command(deciding, f"{what}. {how}", silent[:1], 2, console, is_short=True)
-    elif found.tied:
+        return _Open(f"{what}. {how}", silent[:1], 2, is_short=True)
+    if found.tied:
         names = [one.placement.name for one in (found.fastest, *found.tied)]
-        print_command(deciding, "To decide it", names, 3, console)
+        return _Open("To decide it", names, 3, is_short=False)
+    return None
+
+
+def print_deciding(found: Predictions, deciding: DecidingRun, console: Console) -> None:
+    """Print the run that decides what the predictions leave open; nothing where they leave nothing open."""
+    if one := _deciding(found):
+        print_command(deciding, one.what, one.names, one.rounds, console, is_short=one.is_short)

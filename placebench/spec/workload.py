@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validat
 from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.nested import flatten
 from placebench.spec.placement import Placement, Role, Scaling
+from placebench.spec.text import plural
 
 # The preset that learns within a minute on two cores; the defaults below are for it.
 SMALL_MODEL = "tiny"
@@ -316,6 +317,19 @@ def choices_of(key: str) -> tuple[str, ...]:
 def keys_below(key: str) -> set[str]:
     """A dotted key, or all of a section; none for what is neither."""
     return {known for known in workload_keys() if known == key or known.startswith(f"{key}.")}
+
+
+def step_text(workload: Workload) -> str:
+    """What a step is, for people: `ppo, 256 sequences of up to 512 + 512 tokens, 2 mini-batches × 1 epoch`."""
+    batch, epochs = workload.batch, workload.algorithm.epochs
+    groups = (
+        f" ({batch.size // batch.group_size} prompts × {batch.group_size} responses)" if batch.group_size > 1 else ""
+    )
+    return (
+        f"{workload.algorithm.name}, {batch.size} sequences{groups} of up to"
+        f" {batch.max_prompt_length} + {batch.max_response_length} tokens,"
+        f" {plural(batch.size // batch.mini_batch_size, 'mini-batch', 'mini-batches')} × {plural(epochs, 'epoch')}"
+    )
 
 
 def placed_workload(workload: Workload, placement: Placement) -> Workload:
