@@ -42,6 +42,7 @@ MEASURED_AT = {
     "errors-3.csv": "here",
     "errors-4.csv": "committed/h200-qwen2.5-1.5b-grpo-8192",
 }
+OTHER_GPU = PredictionClass.OTHER_GPU
 REFERENCE = Path(__file__).parent.parent / "runs" / "reference"
 # Phases whose kernels are passes over whole sequences.
 PASSES = {Activity.FORWARD: "scoring", Activity.UPDATE: "updates"}
@@ -275,6 +276,21 @@ def by_what_is_shipped(path: Path) -> Iterator[Result]:
             name = f"{path.name}/{one.parent.parent.name}/{one.parent.name}"
             group = f"shipped to {name}, micro-batches of {_budget(target)} tokens"
             yield from _sizes(PredictionClass.OTHER_HOST, group, [file], name, target)
+
+
+def by_another_gpu(path: Path, folders: Sequence[Folder]) -> Iterator[Result]:
+    """What was measured of one GPU, runs and steps with each size of micro-batches, by what is shipped of others."""
+    for name, file in shipped_calibrations().items():
+        for folder in folders:
+            group = f"shipped {name} to {folder.name}"
+            if folder.file.device != file.device:
+                yield from (_result(OTHER_GPU, group, [file], folder, case) for case in folder.file.cases)
+        for one in sorted(path.glob("grid/*/**/calibration-*.json")):
+            target = read_calibration(one)
+            if target.device != file.device:
+                where = f"{path.name}/{one.parent.relative_to(path)}"
+                group = f"shipped {name} to {where}, micro-batches of {_budget(target)} tokens"
+                yield from _sizes(OTHER_GPU, group, [file], where, target)
 
 
 def traced_passes(path: Path) -> Iterator[tuple[str, str, str, float, float]]:

@@ -5,7 +5,8 @@
 Every case is a placement that was measured and that the predictor did not see: of each folder of runs/reference the
 placements after its first one, predicted from the first one alone (same run), and all placements of every folder
 predicted from each other folder alone; and what runs/reference/calibration holds: steps that were predicted before they
-were run, and steps with micro-batches of one size predicted from those of another, or from what is shipped. Coverage is
+were run, steps with micro-batches of one size predicted from those of another, or from what is shipped, and all of one
+GPU from what is shipped of another. Coverage is
 that of intervals which come from the cases of other folders. `--write-table` keeps the cases as the table that
 `placebench predict` takes its intervals from.
 
@@ -31,6 +32,7 @@ from prediction_cases import (
     REFERENCE,
     Folder,
     Result,
+    by_another_gpu,
     by_what_is_shipped,
     decode_kernels,
     from_one_gpu,
@@ -65,6 +67,7 @@ def main(write_table: bool) -> None:
     folders = read_folders()
     kept = REFERENCE / "calibration"
     found = [*results(folders), *predicted_before(kept), *other_token_budgets(kept), *by_what_is_shipped(kept)]
+    found += by_another_gpu(kept, folders)
     _print_table("Steps", ("class", "n", "mean", "worst", "GPU-bound", "host-bound", "90 % covers"), _classes(found))
     ways = list(_ways(found))
     _print_table("Steps beside other ways to predict them", ("class", "way", "n", "mean", "ours", "nearer"), ways)

@@ -76,7 +76,7 @@ class AskedPrediction:
     devices: "tuple[Device, ...]"
     steps: "StepModel"
     elsewhere: bool
-    """Whether the calibration is of another host: a shipped one, or of another host than this, where this is meant."""
+    """Whether nothing was measured on the host that is meant: all calibrations are shipped ones."""
     question: "Question"
     """The same for people."""
 

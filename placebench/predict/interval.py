@@ -37,7 +37,11 @@ class PredictionClass(StrEnum):
     """The same model with another batch, other lengths or settings."""
     OTHER_MODEL = "other model"
     OTHER_HOST = "other host"
-    """Other devices, or the same on another host or day."""
+    """The same devices on another host or day."""
+    OTHER_GPU = "other GPU"
+    """Devices of another kind, scaled by their data sheets."""
+    OTHER_JOB = "job of yours"
+    """A job whose work is not known, on other numbers of devices than it was measured on."""
     MORE_NODES = "more nodes"
 
 

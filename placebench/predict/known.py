@@ -22,6 +22,11 @@ def shipped_calibrations() -> Mapping[str, CalibrationFile]:
         return {path.stem: read_calibration(path) for path in sorted(folder.glob("*.json"))}
 
 
+def is_shipped(file: CalibrationFile) -> bool:
+    """Whether a calibration is one of those that are shipped, whatever file it was read from."""
+    return any(file.device == one.device and file.cases == one.cases for one in shipped_calibrations().values())
+
+
 @dataclass(frozen=True)
 class KnownCalibration:
     """A calibration that tells of devices without being named."""

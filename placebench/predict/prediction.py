@@ -17,6 +17,7 @@ from placebench.predict.interval import (
     run_ratio_interval,
     step_interval,
 )
+from placebench.predict.known import is_shipped
 from placebench.predict.phases import Basis
 from placebench.predict.step import PredictedStep, StepModel
 from placebench.predict.work import mean_response
@@ -26,6 +27,7 @@ from placebench.spec.placement import Placement
 from placebench.spec.workload import placed_workload
 
 _HOUR_S = 3600
+_ELSEWHERE = (PredictionClass.OTHER_HOST, PredictionClass.OTHER_GPU, PredictionClass.MORE_NODES)
 # Of a device for an hour, in any currency.
 MOST_PRICE = 1e6
 
@@ -43,8 +45,10 @@ class Prediction:
     memory: Mapping[str, int]
     """The most bytes that a device of each pool holds; empty where that is not known."""
     noise: LaunchNoise | None
-    """Of the launches of the same work that it is made of; None where there are none, or a single one of each
-    placement."""
+    """Of the launches that it is made of, of the same work where there are any; None where nothing tells, as of a
+    single launch of each placement."""
+    launches: int
+    """Of the placement itself; 0 where it was not run."""
     tokens: float
     """Of a step; NaN where they are not known."""
     price: float | None
@@ -77,8 +81,9 @@ class Prediction:
     @property
     def says_nothing(self) -> bool:
         """Whether it hangs on a host of which nothing was measured."""
-        elsewhere = self.kind in (PredictionClass.OTHER_HOST, PredictionClass.MORE_NODES)
-        return elsewhere and bool(self.step.is_host_bound) and self.step.phases[GEN].basis is Basis.MODELLED
+        return (
+            self.kind in _ELSEWHERE and bool(self.step.is_host_bound) and self.step.phases[GEN].basis is Basis.MODELLED
+        )
 
 
 @dataclass(frozen=True)
@@ -99,14 +104,23 @@ class Predictions:
         return tuple(one for one, interval in others if interval is None or interval.holds_one)
 
     def interval_over_fastest(self, one: Prediction) -> Interval | None:
-        """Where the ratio of a step over the fastest one is expected to be; None where too few cases tell."""
+        """Where the ratio of a step over the fastest one is expected to be.
+
+        None where too few cases tell, or where both were run and single launches do not tell how launches vary.
+        """
         best = self.fastest
         ratio = one.step.seconds / best.step.seconds
+        if self.are_single_launches(one):
+            return None
         if all(each.is_measured and each.noise and each.noise.round_steps for each in (best, one)):
             assert best.noise is not None
             assert one.noise is not None
             return run_ratio_interval(ratio, best.noise, one.noise)
         return ratio_interval(ratio, _wider(best.error, one.error), best.noise, one.noise)
+
+    def are_single_launches(self, one: Prediction) -> bool:
+        """Whether a placement and the fastest were both run, once each, so that nothing tells how launches vary."""
+        return all(each.is_measured and each.launches == 1 and not each.noise for each in (self.fastest, one))
 
 
 def predict(
@@ -124,13 +138,15 @@ def predict(
         LookupError: a phase was never measured, and the peak of the devices is not known.
     """
     spread, launches = launch_spread(model)
+    of_all = _pooled([case for file in model.phases.calibrations for case in file.cases], launches)
     found = []
     for placement in placements:
         step, kind = model.step(placement), class_of(model, placement, elsewhere=elsewhere)
         error = class_error(kind, is_host_bound=step.is_host_bound)
-        noise = launch_noise(model, placement) if kind is PredictionClass.SAME_RUN else None
+        noise = launch_noise(model, placement) if kind is PredictionClass.SAME_RUN else of_all
         memory = model.memory(placement) if model.phases.workload and model.phases.shapes else {}
-        one = Prediction(step, kind, error, None, memory, noise, _tokens(model, placement), price)
+        runs = sum(case.launches for case in _own(model, placement))
+        one = Prediction(step, kind, error, None, memory, noise, runs, _tokens(model, placement), price)
         errs = ClassError(kind, LEAST_CASES, 0.0, 0.0, 0.0, 0.0) if one.is_measured else error
         found.append(replace(one, interval=step_interval(step.seconds, errs, spread, launches, noise)))
     return Predictions(tuple(found))
@@ -142,6 +158,10 @@ def class_of(model: StepModel, placement: Placement, *, elsewhere: bool = False)
     used = {node for pool in placement.pools for node, count in enumerate(pool.counts) if count}
     if len(used) > max(file.nodes for file in files):
         return PredictionClass.MORE_NODES
+    if phases.device.name not in {file.device for file in files}:
+        return PredictionClass.OTHER_GPU
+    # What is shipped was measured on another host than whatever is asked about.
+    files = [file for file in files if not is_shipped(file)]
     if elsewhere or phases.device.name not in {file.device for file in files}:
         return PredictionClass.OTHER_HOST
     cases = [case for file in files for case in file.cases]
@@ -152,7 +172,9 @@ def class_of(model: StepModel, placement: Placement, *, elsewhere: bool = False)
         and not model.step(placement).extrapolated
     ):
         return PredictionClass.SAME_RUN
-    if phases.shapes is not None and any(case.models and case.models.actor == phases.shapes.actor for case in cases):
+    if phases.shapes is None:
+        return PredictionClass.OTHER_JOB
+    if any(case.models and case.models.actor == phases.shapes.actor for case in cases):
         return PredictionClass.OTHER_SIZE
     return PredictionClass.OTHER_MODEL
 
@@ -167,12 +189,18 @@ def launch_spread(model: StepModel) -> tuple[float, int]:
 
 def launch_noise(model: StepModel, placement: Placement) -> LaunchNoise | None:
     """How the launches vary that a placement of the measured work is predicted from; None where nothing tells."""
-    phases = model.phases_of(placement)
+    phases, own = model.phases_of(placement), _own(model, placement)
     cases = [case for file in phases.calibrations for case in file.cases if phases.is_same(case)]
-    own = [case for case in cases if case.name == placement.name]
     found = _pooled(cases, sum(case.launches for case in own) or max((case.launches for case in cases), default=1))
     # Rounds of several runs are not the same ones.
     return replace(found, round_steps=own[0].round_steps) if found and len(own) == 1 else found
+
+
+def _own(model: StepModel, placement: Placement) -> list[MeasuredCase]:
+    """The launches of a placement itself, with the work that is asked about."""
+    phases = model.phases_of(placement)
+    cases = (case for file in phases.calibrations for case in file.cases)
+    return [case for case in cases if case.name == placement.name and phases.is_same(case)]
 
 
 def _pooled(cases: Sequence[MeasuredCase], launches: int) -> LaunchNoise | None:

@@ -322,7 +322,12 @@ def about_choice(found: Predictions) -> Iterator[str]:
         ends = found.interval_over_fastest(one)
         more, interval = change(ratio, ends.low if ends else float("nan"), ends.high if ends else float("nan"))
         told = f"{more} time{f' ({interval})' if interval else ''}"
-        if one in found.tied and ends is None:
+        if found.are_single_launches(one):
+            yield (
+                f"Cannot say whether {best.placement.name} is faster than {one.placement.name}: a step of the latter"
+                f" took {told}, by one launch of each."
+            )
+        elif one in found.tied and ends is None:
             yield (
                 f"Cannot say whether {best.placement.name} is faster than {one.placement.name}: a step of the latter is"
                 f" predicted to take {told}, but too few predictions of this kind were compared with runs."

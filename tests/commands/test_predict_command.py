@@ -91,7 +91,7 @@ def test_placements_that_were_both_run_are_told_apart_as_their_launches_tell_the
 def test_of_another_gpu_every_phase_is_scaled() -> None:
     words = ("--from", REFERENCE / "ppo-7b-traced", "--placements", "standard,split")
     own, other = (predicted(*words, *more).placements for more in ((), ("--gpu", "B200")))
-    assert {one.prediction_class for one in other} == {"other host"}
+    assert {one.prediction_class for one in other} == {"other GPU"}
     for placement, faster in zip(own, other, strict=True):
         assert 1.5 < placement.step_s / faster.step_s < 2.5
     assert other[0].step_s == pytest.approx(other[1].step_s, rel=0.2)
@@ -378,3 +378,40 @@ def test_a_dry_run_expects_nothing_of_work_of_another_kind() -> None:
     assert "predicted from h200" in told.output
     assert "predicted from" not in rough.output
     assert "rough, from the number of operations" in rough.output
+
+
+def test_a_shipped_calibration_is_of_another_host_from_whatever_file_it_is_read() -> None:
+    first = predicted("--from", "h200", "--placements", "standard", "--out", "c.json").placements
+    assert predicted("--from", "c.json", "--placements", "standard").placements == first
+    assert first[0].prediction_class == "other host"
+
+
+def test_single_launches_of_two_placements_decide_nothing() -> None:
+    content = predicted("--from", REFERENCE / "ppo-8b", "--placements", "standard,split")
+    assert [one.is_tied for one in content.placements] == [False, True]
+    result = invoke("--from", REFERENCE / "ppo-8b", "--placements", "standard,split")
+    assert "took 11 % more time, by one launch of each" in " ".join(result.output.split())
+
+
+def test_a_job_of_the_users_on_other_devices_has_no_interval() -> None:
+    verl = ROOT / "runs/reference/1x-h100/verl/verl"
+    (one,) = predicted("--from", verl, "--placements", "standard", "--devices", "gpu:4").placements
+    assert (one.prediction_class, one.low_s) == ("job of yours", None)
+    (same,) = predicted("--from", verl, "--placements", "standard").placements
+    assert same.prediction_class == "same run"
+
+
+def test_what_launches_differ_by_counts_for_work_that_they_did_not_do() -> None:
+    layouts = {"standard": STANDARD, "split": SPLIT}
+
+    def width(name: str, spread: float) -> float:
+        pace = lambda number, _: 1 + spread * (-1) ** number  # noqa: E731
+        SyntheticRun(layouts, rounds=2, workload=WORKLOAD, pace=pace).write(Path(f"runs/{name}"))
+        words = ("--from", name, "--placements", "standard,split", "--devices", "cpu:4")
+        other = max(predicted(*words).placements, key=lambda one: one.ratio)
+        assert other.prediction_class != "same run"
+        assert other.ratio_low is not None
+        assert other.ratio_high is not None
+        return other.ratio_high / other.ratio_low
+
+    assert width("20260101T000000Z-loud", 0.3) > 2 * width("20260102T000000Z-quiet", 0.001)
