@@ -19,7 +19,7 @@ from placebench.commands.options import (
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, run_option
 from placebench.commands.start import start
-from placebench.errors import InterruptedRunError, LaunchError, UsageError
+from placebench.errors import InterruptedRunError, LaunchError, TimeLimitError, UsageError
 from placebench.spec.auto_rounds import MOST_STEPS
 
 _EXAMPLES = """\b
@@ -76,7 +76,8 @@ def attach(job: str, steps: int | None, warmup_steps: int, command: tuple[str, .
     from placebench.jobs.spec import literal
     from placebench.plan.plan import default_name, make_plan
     from placebench.plan.request import RunRequest
-    from placebench.record.end_file import EndFile
+    from placebench.record.end_file import STOPPED, EndFile
+    from placebench.run.asked import TIME_LIMIT
 
     if not command:
         raise UsageError("there is no command: write it behind --")
@@ -110,6 +111,8 @@ def attach(job: str, steps: int | None, warmup_steps: int, command: tuple[str, .
         said = f"stopped by {result.late_signal.name}: the report is of what there was until then"
         raise InterruptedRunError(said, 128 + result.late_signal)
     end = EndFile.read(plan.folder.trial(1, _PLACEMENT))
+    if end is not None and end.message == STOPPED:
+        raise TimeLimitError(f"{TIME_LIMIT}: the report is of what there was until then")
     if end is not None and end.message:
         raise LaunchError(f"{end.message}: the report is of what there was until then")
 

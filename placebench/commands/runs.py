@@ -41,7 +41,7 @@ def with_run(text: str) -> str:
         UsageError: several runs may be meant.
     """
     heads = [text, *(text[:end] for end, sign in enumerate(text) if sign == ":")]
-    if exists(Path(text)) or any(_is_path(head) for head in heads):
+    if any(_is_path(head) for head in heads) or (exists(Path(text)) and not _find(text, RUNS)):
         return text
     found = ((head, _find(head, RUNS)) for head in heads)
     return next((f"{run}{text.removeprefix(head)}" for head, run in found if run), text)

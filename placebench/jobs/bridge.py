@@ -26,7 +26,7 @@ from placebench.jobs.log_files import states_of
 from placebench.jobs.log_steps import Found, StepReader, may_lack_log
 from placebench.jobs.nodes import nodes_of
 from placebench.jobs.places import ray_head
-from placebench.record.end_file import EndFile
+from placebench.record.end_file import STOPPED, EndFile
 from placebench.record.folder import AFTER, IN_STEP, Trial, append_jsonl, append_to, read_end, write_atomically
 from placebench.record.launch_file import LaunchFile
 from placebench.record.progress import PhaseTime, Progress
@@ -140,7 +140,7 @@ class Bridge:
                 self._end(command)
             self._write(reader.finish())
         if self._done >= self._job.steps or (self._done and is_stopped):
-            return EndFile(kind=JobExit.DONE, message="it was stopped before its command ended" if is_stopped else None)
+            return EndFile(kind=JobExit.DONE, message=STOPPED if is_stopped else None)
         end = self._too_early(command.returncode)
         if self._job.until_end and self._done:
             return EndFile(kind=JobExit.DONE, message=end.message if command.returncode else None)

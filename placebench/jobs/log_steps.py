@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from placebench.errors import LaunchError
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attached import AttachedSpans, Window
 from placebench.jobs.log_sources import PATIENCE_S, SETTLED_S, LogSource, LogSources
@@ -32,6 +33,8 @@ from placebench.telemetry.spans import CONTROLLER, Span
 if TYPE_CHECKING:
     import pandas as pd
 
+# What a step lasts that was seen with the one before: less than there is between two looks, 0.1 s.
+_AT_ONCE_S = 0.05
 _BY_SIGHT = (
     "the log does not time its steps: a step lasts from when one line was seen to the next, give or take 0.1 s; log"
     ' timing_s/step, or mark steps by span("step")'
@@ -104,7 +107,9 @@ class StepReader:
         self._sources = LogSources(trial, job, before, self._lock)
         self._chosen: LogSource | None = None
         self._may_lack_log = may_lack_log(job)
-        self._written, self._times_by_sight = 0, False
+        self._written = 0
+        self._by_sight: list[int] = []
+        """The numbers of steps that the log does not time."""
 
     def __enter__(self) -> "StepReader":
         return self
@@ -139,6 +144,7 @@ class StepReader:
 
         Raises:
             UsageError: a log cannot be read to its end.
+            LaunchError: nothing tells what a step takes.
         """
         self._sources.find()
         self._attached.read(all_files=True)
@@ -152,10 +158,20 @@ class StepReader:
         else:
             found = self._found(self._lines(len(self._chosen.ended) if self._chosen else 0, self._attached.steps), True)
         if self._chosen:
+            self._refuse_held_back(self._chosen)
             self._write_record(self._run(self._chosen))
         elif self._written or found.steps:  # also where all of them were known before
             self._record_spans()
         return found
+
+    def _refuse_held_back(self, source: LogSource) -> None:
+        """Refuse steps of which nothing tells how long they took: all their lines came at once."""
+        if len(self._by_sight) > 1 and len({source.ended[number] for number in self._by_sight}) == 1:
+            raise LaunchError(
+                f"all {len(self._by_sight)} steps were seen at once, so that nothing tells what one takes: have the"
+                " command print each line as its step ends (python -u, grep --line-buffered, stdbuf -oL), or log"
+                " timing_s/step"
+            )
 
     def _choose_source(self, now: float, *, ends: bool) -> None:
         """Settle what says which steps there are, unless that is known: a log, or the spans where there is none."""
@@ -225,9 +241,10 @@ class StepReader:
                 else:
                     assert self._chosen is not None
                     assert number is not None
-                    end = max(self._chosen.ended[number], self._last_end)
-                    self._times_by_sight |= number not in work
-                    took = work.get(number, end - self._last_end)
+                    seen = max(self._chosen.ended[number], self._last_end)
+                    took = work.get(number) or (seen - self._last_end) / self._together(number) or _AT_ONCE_S
+                    end = seen if number in work else self._last_end + took
+                    self._by_sight += [number] if number not in work else []
                     window = Window(line.step, end - took, end)
                 own: dict[str, Any] = {}
                 if run and number is not None:
@@ -242,6 +259,12 @@ class StepReader:
                 windows.append(window)
                 self._last_end = window.end
         return self._with_spans(found, windows, final=final)
+
+    def _together(self, number: int) -> int:
+        """How many steps were seen as one was, itself and later ones: they share the time since the last line."""
+        assert self._chosen is not None
+        ended = self._chosen.ended
+        return sum(one >= number and when == ended[number] for one, when in ended.items())
 
     def _of_spans(self, windows: Sequence[Window]) -> Found:
         """Steps of a log that has none, by what the hooks have seen."""
@@ -281,7 +304,7 @@ class StepReader:
             flags=(
                 # What is no number is told by the steps themselves.
                 *(LogFlag(name=one.name, text=one.text) for one in run.flags if one.name not in (*settled, NOT_FINITE)),
-                *((LogFlag(name="step-time", text=_BY_SIGHT),) if self._times_by_sight else ()),
+                *((LogFlag(name="step-time", text=_BY_SIGHT),) if self._by_sight else ()),
                 *(LogFlag(name=LogFlag.SPANS, text=text) for text in self._attached.notes),
             ),
         ).write(self._trial)
@@ -294,7 +317,8 @@ def _step_seconds(run: LoggedRun) -> tuple[dict[int | None, float], dict[int | N
     seconds, kinds = run.timings.seconds, run.timings.kinds
     apart = seconds[[phase for phase in run.dialect.timing.movable if kinds.get(phase) is Kind.PHASE]].sum(axis=1)
     work = (seconds[STEP] - apart).dropna()
-    return _by_step(work), _by_step(apart)
+    # One that a log rounds to nothing is not timed.
+    return _by_step(work[work > 0]), _by_step(apart)
 
 
 def _by_step(seconds: "pd.Series[float]") -> dict[int | None, float]:

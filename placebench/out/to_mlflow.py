@@ -28,6 +28,8 @@ def write(run: TrackedRun, where: Path | None) -> str:
     Returns:
         Where it is, in words.
     """
+    # Its own are seven, four minutes of a server that is not there.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     uri = f"sqlite:///{where.resolve() / 'mlflow.db'}" if where else mlflow.get_tracking_uri()
     artifacts = where.resolve() / "artifacts" if where else None
     places = [Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None, artifacts]

@@ -165,6 +165,8 @@ def class_of(model: StepModel, placement: Placement, *, elsewhere: bool = False)
     if elsewhere or phases.device.name not in {file.device for file in files}:
         return PredictionClass.OTHER_HOST
     cases = [case for file in files for case in file.cases]
+    if phases.shapes is None and any(one.basis is not Basis.MEASURED for one in model.step(placement).phases.values()):
+        return PredictionClass.OTHER_JOB
     # A placement may let the same work be done in a way that was never measured, such as by engines of several devices.
     if (
         any(phases.is_same(case) for case in cases)

@@ -9,6 +9,9 @@ from placebench.record.folder import SCHEMA_VERSION, Trial, write_json
 from placebench.record.parts import Record
 from placebench.spec.reading import parse_json, read_text
 
+STOPPED = "it was stopped before its command ended"
+"""The message of a job that counts though it was stopped: all that its command has is measured."""
+
 
 def _exit_named(name: object) -> object:
     return JobExit.__members__.get(name.upper(), name) if isinstance(name, str) else name

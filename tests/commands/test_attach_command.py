@@ -171,3 +171,13 @@ def test_a_dry_run_prints_the_command_as_it_is() -> None:
     assert "as many as the command has" in result.stdout
     assert next(line for line in result.stdout.splitlines() if line.startswith("cd ")).endswith(" loop.py")
     assert not Path("runs").exists()
+
+
+def test_a_time_limit_has_its_report_and_its_exit_code() -> None:
+    text = LOGGED.replace('raise RuntimeError("boom")', "import time\ntime.sleep(600)")
+    result = attach("logged.py", "--time-limit", "4", text=text)
+    assert result.exit_code == 124, result.stderr
+    assert result.stderr.splitlines()[-1] == (
+        "placebench: the time limit has passed: the report is of what there was until then"
+    )
+    assert (run_folder() / "report.md").exists()

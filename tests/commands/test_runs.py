@@ -115,6 +115,9 @@ def test_words_of_arms_and_placements_name_runs_too() -> None:
     first, third = f"runs/{FIRST}", f"runs/{THIRD}"
     assert with_run("split:split:1+1/overlap=none") == f"{first}:split:1+1/overlap=none"
     assert with_run("some.log") == "some.log"
+    Path("split").mkdir()  # a folder that is no run, as for every command
+    assert with_run("split") == first
+    Path("split").rmdir()
     assert with_run(f"{first}:split") == f"{first}:split"
     assert named_run("split-overlap=none:split") == f"{third}:split"
     assert named_run("a=split-overlap=none:split/overlap=none") == f"a={third}:split/overlap=none"

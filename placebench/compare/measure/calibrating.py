@@ -10,7 +10,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.metrics import GAP, OFF_PATH, PATH, STEP_TIME, phase_metric
+from placebench.compare.metrics import GAP, OFF_PATH, PATH, STEP_TIME, UNATTRIBUTED, phase_metric
 from placebench.compare.read.run import KERNEL_TIMES, Launch, Run
 from placebench.errors import UsageError
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
@@ -62,7 +62,8 @@ def measured_case(side: RunSide) -> MeasuredCase | None:
     if not phases or not steps:
         return None
     logs = np.log(list(steps.values()))
-    gaps = [side.value(GAP + name) for name in side.keys(GAP)]
+    # Where no span says which phase comes next, what none of them took is a gap.
+    gaps = [side.value(name) for name in ([GAP + name for name in side.keys(GAP)] or [UNATTRIBUTED.key])]
     return MeasuredCase(
         name=side.placement.name,
         workload=_placed(side),
