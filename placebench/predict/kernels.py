@@ -14,6 +14,9 @@ Seconds = NDArray[np.float64]
 # How much further than reading weights from its peak is computing with few rows: three models with 8 to 256 sequences
 # on an H200 (runs/reference/calibration/decode).
 COMPUTING = 1.27
+# What a sum over an engine's devices takes beside what is sent, of what a block's short kernels take: 5 of 33 µs, by
+# AIConfigurator 0.12's tables of H100, H200 and B200, engines of two and four devices, 8 to 256 sequences.
+SUM = 0.15
 
 
 class EngineKernels(Protocol):
@@ -66,7 +69,7 @@ class Roofline:
         # Devices that share an engine add their results up behind attention and feed-forward of every block.
         sums = 2 * shape.num_hidden_layers if self.shared_by > 1 else 0
         sent = 2 * (1 - 1 / self.shared_by) * self.value_bytes * shape.hidden_size * sequences
-        short = 1e-6 * (shape.num_hidden_layers + sums) + 0.1 * sums * sent / self.peak.link_bandwidth
+        short = 1e-6 * (shape.num_hidden_layers + SUM * sums) + 0.1 * sums * sent / self.peak.link_bandwidth
         return np.array([weights, cache / rate, sampler / rate, short])
 
     def prefill(self, tokens: float, length: float) -> float:

@@ -1,6 +1,6 @@
 """Predictions of placements: the step of each, how far it is to be trusted, and which of them cannot be told apart."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isnan, sqrt
@@ -21,7 +21,7 @@ from placebench.predict.known import is_shipped
 from placebench.predict.phases import Basis
 from placebench.predict.step import PredictedStep, StepModel
 from placebench.predict.work import mean_response
-from placebench.record.calibration_file import MeasuredCase
+from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase
 from placebench.spec.phases import GEN
 from placebench.spec.placement import Placement
 from placebench.spec.workload import placed_workload
@@ -158,6 +158,10 @@ def class_of(model: StepModel, placement: Placement, *, elsewhere: bool = False)
     used = {node for pool in placement.pools for node, count in enumerate(pool.counts) if count}
     if len(used) > max(file.nodes for file in files):
         return PredictionClass.MORE_NODES
+    if phases.workload:
+        shared_by = placement.tensor_parallel or phases.workload.rollout.tensor_parallel_size
+        if shared_by not in {one.tensor_parallel for file in files for one in _phases_of(file, GEN)}:
+            return PredictionClass.OTHER_ENGINES
     if phases.device.name not in {file.device for file in files}:
         return PredictionClass.OTHER_GPU
     # What is shipped was measured on another host than whatever is asked about.
@@ -179,6 +183,10 @@ def class_of(model: StepModel, placement: Placement, *, elsewhere: bool = False)
     if any(case.models and case.models.actor == phases.shapes.actor for case in cases):
         return PredictionClass.OTHER_SIZE
     return PredictionClass.OTHER_MODEL
+
+
+def _phases_of(file: CalibrationFile, name: str) -> Iterator[MeasuredPhase]:
+    return (phase for case in file.cases for phase in case.phases if phase.name == name)
 
 
 def launch_spread(model: StepModel) -> tuple[float, int]:

@@ -291,8 +291,9 @@ def about_trust(found: Predictions, *, has_phases: bool = False) -> Iterator[str
         names = "" if len(alike) == len(found.placements) else f": {listing(one.placement.name for one in alike)}"
         kind = f"{error.kind}{_WAITING[error.is_host_bound]}{names}"
         if error.n < LEAST_CASES:
-            known = f"{plural(error.n, 'case')} of this kind {'was' if error.n == 1 else 'were'} compared with a run"
-            yield f"How far to trust this ({kind}): unknown, as only {known}."
+            known = f"only {plural(error.n, 'prediction')}" if error.n else "no prediction"
+            are = "were" if error.n > 1 else "was"
+            yield f"How far to trust this ({kind}): unknown, as {known} of this kind {are} compared with runs."
         else:
             yield (
                 f"How far to trust this ({kind}): {error.n} predictions of this kind, compared with runs, were"
