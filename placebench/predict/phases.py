@@ -13,7 +13,6 @@ from math import inf, isnan, nan
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from placebench.predict.estimating import Observation, estimate_factors
 from placebench.predict.gaps import StepGaps, step_gaps
@@ -21,7 +20,7 @@ from placebench.predict.kernels import engine_kernels
 from placebench.predict.memory.engine import engine_room
 from placebench.predict.parts import CPU_SPREAD, Array, PhaseParts, factors_of, parts_of, split
 from placebench.predict.peaks import DevicePeak, cpu_peak, device_peak
-from placebench.predict.work import phase_shape, phase_work
+from placebench.predict.work import counted, phase_shape, phase_work, workload_of_case
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
 from placebench.spec.devices import Device
 from placebench.spec.phases import GEN, HAND_OVER, PHASE, Activity
@@ -252,7 +251,7 @@ class PhaseModel:
             for case in file.cases:
                 # A benchmark's time is no launch's, though the work was the same.
                 is_same = self.is_same(case) and case.step_s is not None and self._is_of_device(file)
-                workload = _workload_of(case)
+                workload = workload_of_case(case)
                 for phase in case.phases:
                     if phase.name in PHASE and tells_devices(case, phase):
                         nodes = file.nodes if phase.devices > file.device_count // file.nodes else 1
@@ -270,15 +269,15 @@ class PhaseModel:
 
     def is_same(self, case: MeasuredCase) -> bool:
         """Whether a case is of the work that is asked about, on whatever devices."""
-        workload = _workload_of(case)
+        workload = workload_of_case(case)
         if workload is None or self.workload is None:
             return workload is None and self.workload is None
         return _work(workload) == _work(self.workload)
 
     @cached_property
     def counts(self) -> StepCounts | None:
-        """What the sequences of a step of this work were; None where nobody counted."""
-        return next((case.counts for case in self._cases[0] if case.counts), None)
+        """What the sequences of a step are, as counted of this work or of one with as long ones; None without."""
+        return counted(self.workload, *self._cases)
 
     @property
     def step_tokens(self) -> float | None:
@@ -325,14 +324,6 @@ def tells_devices(case: MeasuredCase, phase: MeasuredPhase) -> bool:
 def _engine_size(phase: MeasuredPhase) -> int:
     """Devices that share an engine, where the phase is of engines; older files have it of every phase."""
     return phase.tensor_parallel if phase.name == GEN else 1
-
-
-def _workload_of(case: MeasuredCase) -> Workload | None:
-    """The workload of a case; None of a job of the user's, and of a version that has other keys."""
-    try:
-        return Workload.model_validate(case.workload) if case.workload else None
-    except ValidationError:
-        return None
 
 
 def _parts_of_case(

@@ -1,13 +1,14 @@
 """What the devices of a pool have to do in a phase of a step: counted, not timed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, erf, inf, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
-from placebench.record.calibration_file import StepCounts
+from placebench.record.calibration_file import MeasuredCase, StepCounts
 from placebench.spec.phases import GEN, PHASE, UPDATE_WEIGHTS, Phase
 from placebench.spec.placement import Role
 from placebench.spec.shapes import JobShapes, ModelShape
@@ -141,6 +142,45 @@ def phase_work(
         recomputes=phase.trains and workload.activation_checkpointing,
         decoding=tuple(_decoding(workload, sequences, counts, at_once)) if name == GEN else (),
     )
+
+
+def counted(
+    workload: Workload | None, same: Sequence[MeasuredCase], others: Sequence[MeasuredCase]
+) -> StepCounts | None:
+    """What the sequences of a step are, as they were counted; None where nobody did.
+
+    Args:
+        workload: the job.
+        same: cases of it.
+        others: cases of other jobs; where sequences end by themselves, one whose end alike tells of any batch.
+    """
+    if found := next((case.counts for case in same if case.counts), None):
+        return found
+    if workload is None or has_equal_lengths(workload):
+        return None
+    for case in others:
+        measured = workload_of_case(case) if case.counts else None
+        if measured and case.counts and _sequences(measured) == _sequences(workload):
+            more = workload.batch.size / measured.batch.size
+            tokens, context = case.counts.tokens * more, case.counts.context_tokens * more
+            return case.counts.model_copy(update={"tokens": tokens, "context_tokens": context})
+    return None
+
+
+def _sequences(workload: Workload) -> tuple[object, ...]:
+    """What decides how long sequences become."""
+    batch, rollout = workload.batch, workload.rollout
+    how = (rollout.temperature, rollout.top_p, rollout.ignore_eos, rollout.response_lengths)
+    drawn = (rollout.response_length_median, rollout.response_length_sigma)
+    return workload.model, workload.data, batch.max_prompt_length, batch.max_response_length, *how, *drawn
+
+
+def workload_of_case(case: MeasuredCase) -> Workload | None:
+    """The workload of a case; None of a job of the user's, and of a version that has other keys."""
+    try:
+        return Workload.model_validate(case.workload) if case.workload else None
+    except ValidationError:
+        return None
 
 
 def mean_response(workload: Workload) -> float:

@@ -237,7 +237,8 @@ def test_a_dry_run_tells_the_step_that_an_earlier_run_lets_expect() -> None:
     later = Path("runs/20260102T000000Z-job/phases.json")
     later.parent.mkdir()
     written.model_copy(update={**here, "cases": (of_job,)}).write(later)
-    assert CliRunner().invoke(main, words).output == result.output
+    # The first line has the second in which the run would begin.
+    assert CliRunner().invoke(main, words).output.splitlines()[1:] == result.output.splitlines()[1:]
     (folder / "phases.json").write_text("{")
     assert "step: about" not in CliRunner().invoke(main, words).output
 
@@ -418,8 +419,8 @@ def test_what_launches_differ_by_counts_for_work_that_they_did_not_do() -> None:
 
 
 def test_engines_of_several_devices_are_quicker_and_a_class_of_their_own() -> None:
-    words = ("--from", "h200", "--model", "qwen2.5-7b", "--batch-size", "64", "--devices", "gpu:8")
-    words += ("--set", "batch.micro_batch_tokens=4096", "--placements", "standard")
+    words = ["--from", "h200", "--model", "qwen2.5-7b", "--batch-size", "64", "--devices", "gpu:8"]
+    words += ["--set", "batch.micro_batch_tokens=4096", "--placements", "standard"]
     seconds = []
     for shared_by in (1, 2, 4):
         (one,) = predicted(*words, "--set", f"rollout.tensor_parallel_size={shared_by}").placements

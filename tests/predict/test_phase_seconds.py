@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import isnan, prod
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from placebench.predict.parts import FACTORS, Array, PhaseParts, parts_of, split
 from placebench.predict.peaks import device_peak
 from placebench.predict.phases import Basis, PhaseModel
 from placebench.predict.step import HOST_BOUND
-from placebench.predict.work import mean_response, micro_batch_count, phase_work
-from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase
+from placebench.predict.work import counted, mean_response, micro_batch_count, phase_work
+from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
 from placebench.spec.devices import Device
 from placebench.spec.phases import GEN, PHASE, Activity
 from placebench.spec.shapes import PRESETS, JobShapes
@@ -345,3 +346,19 @@ def test_replicas_wait_for_each_other_in_updates_alone() -> None:
     known = PhaseModel(workload, SHAPES, (calibration(),), GPU)
     assert known.seconds("ref", 4).exposed == 0
     assert known.seconds("update_actor", 4).exposed > 0
+
+
+def test_sequences_that_end_by_themselves_are_as_long_in_another_batch() -> None:
+    def case(**keys: Any) -> MeasuredCase:
+        workload = build_workload({"model": "tiny", "batch": {"size": 8, "mini_batch_size": 4}, **keys})
+        counts = StepCounts(tokens=100, attention_length=14, decode_steps=9, context_tokens=800)
+        return MeasuredCase(name="standard", workload=workload.model_dump(mode="json"), counts=counts, phases=())
+
+    larger = build_workload({"model": "tiny", "batch": {"size": 16, "mini_batch_size": 4}})
+    found = counted(larger, [], [case()])
+    assert found == StepCounts(tokens=200, attention_length=14, decode_steps=9, context_tokens=1600)
+    assert counted(larger, [case()], []) == case().counts
+    assert counted(larger, [], [case(rollout={"temperature": 0.5})]) is None
+    assert counted(larger, [], [case(data={"source": "countdown"})]) is None
+    full = build_workload({"model": "tiny", "rollout": {"ignore_eos": True}, "data": {"fill_prompts": True}})
+    assert counted(full, [], [case()]) is None
