@@ -263,3 +263,12 @@ def test_a_walk_keeps_every_rule(seconds: list[float], pools: list[str], overlap
         for second in names:
             apart = times[first][1] <= times[second][0] or times[second][1] <= times[first][0]
             assert apart or first == second or (pool_of[first] != pool_of[second] and overlap is not Overlap.NONE)
+
+
+def test_on_gpus_two_placements_tell_each_other_by_what_they_do(tmp_path: Path) -> None:
+    run = gpu_run(rounds=2, device_name="NVIDIA H200").write(tmp_path / "run")
+    found = suggest(compare_run(run))
+    assert found is not None
+    left_out = {one.placement: one.left_out_s for one in found.forecasts if one.measured_s is not None}
+    assert set(left_out) == {"standard", "split"}
+    assert all(left_out.values())

@@ -106,18 +106,23 @@ def suggest(comparison: Comparison) -> Suggestion | None:
 
 
 def _ran(measured: Sequence[RunSide], tried: Mapping[str, Placement], workload: Workload) -> Iterator[Forecast]:
-    """The placements that were run, where those of their kind, replicas or not, tell how phases scale."""
+    """The placements that were run, where those of their kind, replicas or not, tell how phases take longer or less."""
     models = {kind: step_model(measured, workload, of_replicas=kind) for kind in (False, True)}
     for side in measured:
         of_replicas = bool(side.placement.scaling)
         known = models[of_replicas]
-        if known is None or not known.phases.can_scale:
+        if known is None or not _tells_sizes(known):
             continue
         others = step_model([one for one in measured if one is not side], workload, of_replicas=of_replicas)
         placement, step_s = tried[side.name], side.value(STEP_TIME.key)
         if (expected_s := _expected_s(known, placement)) is not None:
-            alone = _expected_s(others, placement) if others and others.phases.can_scale else None
+            alone = _expected_s(others, placement) if others and _tells_sizes(others) else None
             yield Forecast(side.name, expected_s, step_s, alone)
+
+
+def _tells_sizes(known: StepModel) -> bool:
+    """Whether pools of other sizes can be expected: as phases scale, or by their work, which of CPU devices is rough."""
+    return known.phases.can_scale or (known.phases.is_gpu and known.phases.peak is not None)
 
 
 def _expected_s(known: StepModel, placement: Placement) -> float | None:
