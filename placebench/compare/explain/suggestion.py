@@ -121,7 +121,7 @@ def _ran(measured: Sequence[RunSide], tried: Mapping[str, Placement], workload: 
 
 
 def _tells_sizes(known: StepModel) -> bool:
-    """Whether pools of other sizes can be expected: as phases scale, or by their work, which of CPU devices is rough."""
+    """Whether pools of other sizes can be expected: as phases scale, or by their work, too rough on CPU devices."""
     return known.phases.can_scale or (known.phases.is_gpu and known.phases.peak is not None)
 
 
