@@ -24,6 +24,7 @@ FORMATS: tuple[LogFormat, ...] = (
     TENSORBOARD,
     PLACEBENCH_JSONL,
     VERL_JSONL,
+    TRL_STATE,  # all of it may be on one line, which would be one of JSONL
     FLAT_JSONL,
     VERL,
     OPENRLHF,
@@ -34,7 +35,6 @@ FORMATS: tuple[LogFormat, ...] = (
     OPEN_INSTRUCT,
     PRIME_RL,
     TRL,
-    TRL_STATE,
     CSV,
 )
 DIALECTS = tuple({known.dialect.framework: known.dialect for known in FORMATS if known.dialect}.values())

@@ -158,9 +158,10 @@ def class_of(model: StepModel, placement: Placement, *, elsewhere: bool = False)
     used = {node for pool in placement.pools for node, count in enumerate(pool.counts) if count}
     if len(used) > max(file.nodes for file in files):
         return PredictionClass.MORE_NODES
-    if phases.workload:
+    engines = {one.tensor_parallel for file in files for one in _phases_of(file, GEN)}
+    if phases.workload and engines:
         shared_by = placement.tensor_parallel or phases.workload.rollout.tensor_parallel_size
-        if shared_by not in {one.tensor_parallel for file in files for one in _phases_of(file, GEN)}:
+        if shared_by not in engines:
             return PredictionClass.OTHER_ENGINES
     if phases.device.name not in {file.device for file in files}:
         return PredictionClass.OTHER_GPU

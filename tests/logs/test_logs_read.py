@@ -215,3 +215,14 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, log_forma
     assert list(frame.columns) == ["launch", "step", "metric", "value"]
     assert not frame.duplicated(["step", "metric"]).any()
     assert frame["step"].is_monotonic_increasing
+
+
+def test_a_state_of_trl_is_known_on_one_line_too(tmp_path: Path) -> None:
+    history = [{"step": step, "loss": 0.1, "step_time": 3.0} for step in range(1, 4)]
+    for name, content in (
+        ("last", {"log_history": history, "global_step": 3}),
+        ("first", {"global_step": 3, "log_history": history}),
+    ):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(content), encoding="utf-8")
+        assert scan_log(path).format.name == "trl-state"

@@ -9,6 +9,7 @@ from placebench.logs.read import launch_names
 from placebench.record.folder import is_run_or_report
 from placebench.spec.legible import shown
 from placebench.spec.reading import exists
+from placebench.spec.text import plural
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ def check_sources(sources: Sequence[Source], options: ReadingOptions) -> None:
     for option, numbers in (("--devices", options.devices), ("--learner-ranks", options.learner_ranks)):
         if len(numbers) > 1 and len(numbers) != len(sources):
             raise UsageError(
-                f"{option} {','.join(map(str, numbers))}: {len(numbers)} numbers for {len(sources)} arguments: give one"
-                " for all, or one each"
+                f"{option} {','.join(map(str, numbers))}: {len(numbers)} numbers for"
+                f" {plural(len(sources), 'argument')}: give one for all, or one each"
             )
     seen: set[object] = set()
     for source in sources:
