@@ -92,14 +92,25 @@ def test_a_job_that_says_nothing_is_given_up() -> None:
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _runs_here(pid)]
 
 
-def test_a_launch_of_which_nothing_can_be_made_is_no_success() -> None:
+def test_a_launch_whose_steps_nothing_times_is_no_success() -> None:
     write(Path(), "plain.py", "for step in (1, 2, 3):\n    print(f'step:{step} - timing_s/step:0')")
     asked = ("--rounds", "1", "--steps", "3", "--warmup-steps", "1")
     result = invoke("run", *BASE, *asked, "--job", "command", "--", sys.executable, "plain.py")
     assert result.exit_code == 3
     last = result.stderr.splitlines()[-1]
+    assert last.startswith("placebench: 1 of 1 launches failed, the first with: failed, all 3 steps were seen at once,")
+    assert "have the command print each line as its step ends" in last
+
+
+def test_a_launch_of_which_nothing_can_be_made_is_no_success() -> None:
+    text = "import sys\nfor step in (1, 2, 3):\n    print(f'step:{step} - timing_s/step:0.1', flush=True)\n"
+    write(Path(), "spoils.py", f"{text}open(sys.argv[1] + '/spans.jsonl', 'a').write('no span\\n')\n")
+    asked = ("--rounds", "1", "--steps", "3", "--warmup-steps", "1")
+    result = invoke("run", *BASE, *asked, "--job", "command", "--", sys.executable, "spoils.py", "{folder}")
+    assert result.exit_code == 3
+    last = result.stderr.splitlines()[-1]
     assert last.startswith("placebench: 1 of 1 launches cannot be reported on, the first: runs/")
-    assert last.endswith("step of step 1 takes 0 s")
+    assert "spans.jsonl, line 1: " in last
 
 
 def test_daemons_and_what_ignores_sigterm_end_with_the_launch() -> None:
