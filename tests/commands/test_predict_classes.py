@@ -1,0 +1,67 @@
+"""How `placebench predict` classes what it is asked: how far from what was measured, and what that says of it."""
+
+from pathlib import Path
+
+import pytest
+from layouts import SPLIT, STANDARD
+from pages import ROOT
+from predicting import REFERENCE, WORKLOAD, invoke, predicted
+from synthetic_run import SyntheticRun
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_shipped_calibration_is_of_another_host_from_whatever_file_it_is_read() -> None:
+    first = predicted("--from", "h200", "--placements", "standard", "--out", "c.json").placements
+    assert predicted("--from", "c.json", "--placements", "standard").placements == first
+    assert first[0].prediction_class == "other host"
+
+
+def test_single_launches_of_two_placements_decide_nothing() -> None:
+    content = predicted("--from", REFERENCE / "ppo-8b", "--placements", "standard,split")
+    assert [one.is_tied for one in content.placements] == [False, True]
+    result = invoke("--from", REFERENCE / "ppo-8b", "--placements", "standard,split")
+    assert "took 11 % more time, by one launch of each" in " ".join(result.output.split())
+
+
+def test_a_job_of_the_users_on_other_devices_has_no_interval() -> None:
+    verl = ROOT / "runs/reference/1x-h100/verl/verl"
+    (one,) = predicted("--from", verl, "--placements", "standard", "--devices", "gpu:4").placements
+    assert (one.prediction_class, one.low_s) == ("job of yours", None)
+    (same,) = predicted("--from", verl, "--placements", "standard").placements
+    assert same.prediction_class == "same run"
+
+
+def test_what_launches_differ_by_counts_for_work_that_they_did_not_do() -> None:
+    layouts = {"standard": STANDARD, "split": SPLIT}
+
+    def width(name: str, spread: float) -> float:
+        def pace(number: int, _: str) -> float:
+            return 1 + spread * (-1) ** number
+
+        SyntheticRun(layouts, rounds=2, workload=WORKLOAD, pace=pace).write(Path(f"runs/{name}"))
+        words = ("--from", name, "--placements", "standard,split", "--devices", "cpu:4")
+        other = max(predicted(*words).placements, key=lambda one: one.ratio)
+        assert other.prediction_class != "same run"
+        assert other.ratio_low is not None
+        assert other.ratio_high is not None
+        return other.ratio_high / other.ratio_low
+
+    assert width("20260101T000000Z-loud", 0.3) > 2 * width("20260102T000000Z-quiet", 0.001)
+
+
+def test_engines_of_several_devices_are_quicker_and_a_class_of_their_own() -> None:
+    words = ["--from", "h200", "--model", "qwen2.5-7b", "--batch-size", "64", "--devices", "gpu:8"]
+    words += ["--set", "batch.micro_batch_tokens=4096", "--placements", "standard"]
+    seconds = []
+    for shared_by in (1, 2, 4):
+        (one,) = predicted(*words, "--set", f"rollout.tensor_parallel_size={shared_by}").placements
+        assert (one.prediction_class == "other engines") == (shared_by > 1)
+        assert (one.low_s is None) == (shared_by > 1)
+        seconds += [phase.total_s for phase in one.phases if phase.name == "gen"]
+    # Of a token step of a 7B model on H200s AIConfigurator's tables say 0.63 and 0.47 times as long.
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[1] / seconds[0] == pytest.approx(0.72, abs=0.12)

@@ -1,0 +1,55 @@
+"""Steps of a job of the user's that its log does not time: they last as their lines were seen."""
+
+from pathlib import Path
+
+import pytest
+from fake_jobs import prepare, python, read_end, rows
+
+from placebench.errors import JobExit
+from placebench.jobs import bridge
+from placebench.record.job_record import LogRecord
+
+pytestmark = pytest.mark.usefixtures("bridge_in_this_process")
+
+
+def test_a_step_that_the_log_times_as_nothing_lasts_as_it_was_seen(tmp_path: Path) -> None:
+    text = """
+import time
+for step in range(1, 6):
+    time.sleep(0.05)
+    print(f"step:{step} - timing_s/step:{0.0 if step == 3 else 0.05}", flush=True)
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), devices=1, steps=5)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    times = [row["timing_s/step"] for row in rows(trial)]
+    assert [took for step, took in enumerate(times, start=1) if step != 3] == [0.05] * 4
+    assert 0 < times[2] < 1
+    record = LogRecord.read(trial)
+    assert record
+    assert "step-time" in {flag.name for flag in record.flags}
+
+
+def test_steps_whose_lines_come_together_share_the_time(tmp_path: Path) -> None:
+    text = """
+import time
+for step in range(1, 9, 2):
+    time.sleep(0.6)
+    print(f"step:{step} - loss:0.1\\nstep:{step + 1} - loss:0.1", flush=True)
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), devices=1, steps=8)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    times = [row["timing_s/step"] for row in rows(trial)]
+    assert times[2:] == pytest.approx([0.3] * 6, abs=0.1)
+
+
+def test_steps_that_are_all_seen_at_once_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    text = """
+import time
+time.sleep(0.2)
+print("\\n".join(f"step:{step} - loss:0.1" for step in range(1, 6)), flush=True)
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), devices=1, steps=5)
+    assert bridge.main(str(trial.path)) == JobExit.FAILED
+    message = read_end(trial)["message"]
+    assert message.startswith("all 5 steps were seen at once, so that nothing tells what one takes")
+    assert "grep --line-buffered" in message
