@@ -40,7 +40,7 @@ def test_what_launches_differ_by_counts_for_work_that_they_did_not_do() -> None:
 
     def width(name: str, spread: float) -> float:
         def pace(number: int, _: str) -> float:
-            return 1 + spread * (-1) ** number
+            return 1 + spread * (1 if number % 2 == 0 else -1)
 
         SyntheticRun(layouts, rounds=2, workload=WORKLOAD, pace=pace).write(Path(f"runs/{name}"))
         words = ("--from", name, "--placements", "standard,split", "--devices", "cpu:4")
