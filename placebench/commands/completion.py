@@ -36,8 +36,8 @@ _DEVICES = 4
 _COUNTS = (1, 2, 4, 8)
 # As `logs.registry` and `compare.metrics` have them, which are heavy to load; tests see that they agree.
 FORMATS = (
-    *("tensorboard", "placebench", "verl-jsonl", "jsonl", "verl", "openrlhf", "slime", "skyrl", "areal", "nemo-rl"),
-    *("open-instruct", "prime-rl", "trl", "trl-state", "csv"),
+    *("tensorboard", "placebench", "verl-jsonl", "trl-state", "jsonl", "verl", "openrlhf", "slime", "skyrl", "areal"),
+    *("nemo-rl", "open-instruct", "prime-rl", "trl", "csv"),
 )
 METRICS = ("tokens_per_s", "tokens_per_s_per_device", "peak_memory", "idle", "energy")
 
