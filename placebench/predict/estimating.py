@@ -24,6 +24,10 @@ _LEAST_S = 1e-6
 _OUTLIER = 2.0
 # Logarithm of how much slower than believed a host is from which the search begins once more.
 _SLOW_HOST = 1.5
+# Half the squared standard deviations up to which times are as what is believed has them.
+_AS_BELIEVED = 0.5
+# Step of finite differences: square root of what floats tell apart.
+_SMALL = float(np.sqrt(np.finfo(float).eps))
 
 
 @dataclass(frozen=True)
@@ -50,21 +54,30 @@ def estimate_factors(beliefs: Mapping[str, Factor], observations: Sequence[Obser
     spreads = np.array([max(spread, one.spread) for one in beliefs.values()])
     if not observations:
         return medians
-    from scipy.optimize import least_squares
+    from scipy.optimize import OptimizeResult, least_squares
 
     measured = _Observations(observations)
 
     def residuals(moved: Array) -> Array:
         return np.concatenate([moved, measured.residuals(medians * np.exp(moved * spreads))])
 
-    # What the host takes for a unit shows only where it takes longer than the kernels, so that the search begins with
-    # a slow host, too. Times that something else has held up weigh no more than those that are as expected.
+    def slopes(moved: Array) -> Array:
+        nearby = np.diag(_SMALL * np.maximum(1.0, np.abs(moved)))
+        factors = medians[:, None] * np.exp((moved[:, None] + nearby) * spreads[:, None])
+        here = measured.residuals(medians * np.exp(moved * spreads))
+        return np.concatenate([np.eye(len(moved)), (measured.residuals(factors) - here[:, None]) / nearby.diagonal()])
+
+    def search(start: Array) -> OptimizeResult:
+        return least_squares(residuals, start, slopes, loss="soft_l1", f_scale=_OUTLIER, xtol=1e-6, ftol=1e-8)
+
+    # Times that something else has held up weigh no more than those that are as expected.
+    found = search(np.zeros(len(medians)))
     hosts = np.any(measured.host > 0, axis=0)
-    starts = (np.zeros(len(medians)), np.where(hosts, _SLOW_HOST / spreads, 0.0))
-    found = [
-        least_squares(residuals, start, loss="soft_l1", f_scale=_OUTLIER, xtol=1e-6, ftol=1e-8) for start in starts
-    ]
-    return np.asarray(medians * np.exp(min(found, key=lambda one: float(one.cost)).x * spreads))
+    if found.cost > _AS_BELIEVED and hosts.any():
+        # What the host takes for a unit shows only where it takes longer than the kernels, so that the search begins
+        # with a slow host, too.
+        found = min(found, search(np.where(hosts, _SLOW_HOST / spreads, 0.0)), key=lambda one: float(one.cost))
+    return np.asarray(medians * np.exp(found.x * spreads))
 
 
 class _Observations:
@@ -73,30 +86,38 @@ class _Observations:
     def __init__(self, observations: Sequence[Observation]) -> None:
         parts = [one.parts for one in observations]
         counts = [len(one.units) for one in parts]
-        self._owner = np.repeat(np.arange(len(parts)), counts)
-        """Which observation each unit is of."""
-        self._units = np.concatenate([one.units for one in parts])
+        self._units = np.zeros((len(parts), sum(counts)))
+        """How many units of each kind an observation has: its own kinds only."""
+        self._units[np.repeat(np.arange(len(parts)), counts), np.arange(sum(counts))] = np.concatenate(
+            [one.units for one in parts]
+        )
         self._kernels = np.concatenate([one.kernels for one in parts])
         self.host = np.concatenate([one.host for one in parts])
         self._collective = np.concatenate(
             [np.broadcast_to(one.collective, count) for one, count in zip(parts, counts, strict=True)]
-        )
+        )[:, None]
         self._beyond = np.stack([one.beyond for one in parts])
         self._exposed = np.stack([one.exposed for one in parts])
-        unlike = np.array([0.0 if one.is_of_model else OTHER_MODEL_NOISE for one in observations])
+        unlike = np.array([[0.0 if one.is_of_model else OTHER_MODEL_NOISE] for one in observations])
         self._wall_noise, self._kernel_noise = np.hypot(WALL_NOISE, unlike), np.hypot(KERNEL_NOISE, unlike)
         # NaN is what was not measured.
-        self._seconds = np.array([one.seconds for one in observations], float)
-        self._kernel_s = np.array([one.kernel_s for one in observations], float)
-        self._collective_s = np.array([one.collective_s for one in observations], float)
+        self._seconds = np.array([[one.seconds] for one in observations], float)
+        self._kernel_s = np.array([[one.kernel_s] for one in observations], float)
+        self._collective_s = np.array([[one.collective_s] for one in observations], float)
 
     def residuals(self, factors: Array) -> Array:
-        """How far times are from what the factors give, in standard deviations; 0 for what was not measured."""
-        kernels, host = self._kernels @ factors, self.host @ factors
+        """How far times are from what the factors give, in standard deviations; 0 for what was not measured.
+
+        Args:
+            factors: shape (names,), or (names, columns) for several at once; residuals are (3 · observations,) or
+                (3 · observations, columns).
+        """
+        several = factors.reshape(len(factors), -1)
+        kernels, host = self._kernels @ several, self.host @ several
         longer = np.maximum(kernels, host)
-        exposed = self._exposed @ factors + self._summed(np.maximum(0.0, self._collective - longer))
-        total = self._summed(longer) + self._beyond @ factors + exposed
-        in_kernels = self._summed(kernels)
+        exposed = self._exposed @ several + self._units @ np.maximum(0.0, self._collective - longer)
+        total = self._units @ longer + self._beyond @ several + exposed
+        in_kernels = self._units @ kernels
         has_kernels = (self._kernel_s > _LEAST_S) & (in_kernels > 0)
         # Of what is short beside the phase, no more is asked than beside the phase.
         of_collectives = np.where(exposed > 0, (exposed - self._collective_s) / (WALL_NOISE * self._seconds), 0.0)
@@ -105,11 +126,7 @@ class _Observations:
             np.where(has_kernels, _log_ratio(in_kernels, self._kernel_s) / self._kernel_noise, 0.0),
             of_collectives,
         )
-        return np.asarray(np.nan_to_num(np.concatenate(found)), float)
-
-    def _summed(self, values: Array) -> Array:
-        """Seconds of units, summed over all of them by observation."""
-        return np.asarray(np.bincount(self._owner, self._units * values, len(self._seconds)), float)
+        return np.asarray(np.nan_to_num(np.concatenate(found))).reshape(-1, *factors.shape[1:])
 
 
 def _log_ratio(one: Array, other: Array) -> Array:

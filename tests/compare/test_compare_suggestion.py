@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from layouts import Layout
+from observing import of_job
 from rich.console import Console
 from showing import write_report
 from synthetic_run import GIB, GPU_WORKLOAD, SyntheticRun, gpu_run
@@ -95,7 +96,7 @@ def test_the_suggestion_stands_in_every_form_of_the_report(tmp_path: Path) -> No
     assert isinstance(console.file, io.StringIO)
     for text in (paths.markdown.read_text(), paths.html.read_text(), console.file.getvalue()):
         assert "Try next: split:3+1. Expected: about 1.9" in text
-    assert re.search(r"^\| split:3\+1 \| 1\.9\d s \| – \|$", paths.markdown.read_text(), re.MULTILINE)
+    assert re.search(r"^\| split:3\+1 \| 1\.9\d s \| – \| – \|$", paths.markdown.read_text(), re.MULTILINE)
     told = Summary.model_validate_json(paths.summary.read_text()).suggestion
     assert told is not None
     assert told.placement == "split:3+1"
@@ -206,8 +207,9 @@ def test_what_other_replicas_tell_of_one_stands_beside_what_it_took(tmp_path: Pa
     run = SyntheticRun(layouts, rounds=2, workload=workload, pace=lambda *_: 1.0).write(tmp_path / "run")
     found = suggest(compare_run(run))
     assert found is not None
-    assert [one.placement for one in found.forecasts] == list(replicas)
-    for one in found.forecasts:
+    told = [one for one in found.forecasts if one.placement in replicas]
+    assert [one.placement for one in found.forecasts] == [*others, *replicas]
+    for one in told:
         assert one.left_out_s == pytest.approx(one.measured_s, rel=0.01)
 
 
@@ -265,10 +267,23 @@ def test_a_walk_keeps_every_rule(seconds: list[float], pools: list[str], overlap
             assert apart or first == second or (pool_of[first] != pool_of[second] and overlap is not Overlap.NONE)
 
 
-def test_on_gpus_two_placements_tell_each_other_by_what_they_do(tmp_path: Path) -> None:
-    run = gpu_run(rounds=2, device_name="NVIDIA H200").write(tmp_path / "run")
-    found = suggest(compare_run(run))
+@pytest.mark.parametrize("run", [gpu_run(rounds=2, device_name="NVIDIA H200"), SyntheticRun(rounds=2)])
+def test_two_placements_tell_each_other_by_what_they_do(tmp_path: Path, run: SyntheticRun) -> None:
+    found = suggest(compare_run(run.write(tmp_path / "run")))
     assert found is not None
     left_out = {one.placement: one.left_out_s for one in found.forecasts if one.measured_s is not None}
     assert set(left_out) == {"standard", "split"}
     assert all(left_out.values())
+
+
+def test_placements_of_a_job_of_the_users_tell_of_each_other_what_sizes_tell(tmp_path: Path) -> None:
+    layouts = {word: layout(word) for word in ("standard", "split", "split:3+1")}
+    run = of_job(SyntheticRun(layouts, rounds=2, pace=lambda *_: 1.0), tmp_path / "run")
+    found = suggest(compare_run(run))
+    assert found is not None
+    assert found.text == "What others would take: placebench predict --from run --placements …"
+    for one in found.forecasts:
+        assert one.left_out_s == pytest.approx(one.measured_s, rel=0.01)
+    # One size of pools tells nothing of another where nobody knows what its phases compute.
+    two = of_job(SyntheticRun({word: layout(word) for word in ("standard", "split")}, rounds=2), tmp_path / "two")
+    assert suggest(compare_run(two)) is None

@@ -65,6 +65,8 @@ def check_summary(folder: Path) -> None:
         {part.phase: part for part in placement.critical_path if part.kind == "phase"}
         for placement in summary.placements
     )
+    assert summary.suggestion is not None
+    assert [one.placement for one in summary.suggestion.forecasts if one.left_out_s] == ["standard", "split"]
     for placement in summary.placements:
         assert sum(part.on_path_s for part in placement.critical_path) == pytest.approx(placement.quantities[0].value)
         for device in placement.devices:

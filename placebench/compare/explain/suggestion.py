@@ -64,13 +64,15 @@ class Suggestion:
 
 
 def suggest(comparison: Comparison) -> Suggestion | None:
-    """Find what to try next to the placements of a run; None where none has been measured, or a job of the user's."""
-    if comparison.run is None or comparison.run.record.job:
+    """Find what to try next to the placements of a run; None where nothing was measured that tells of it."""
+    if comparison.run is None:
         return None
     record = comparison.run.record
     measured = [side for side in comparison.placements if side.estimate(STEP_TIME.key).n]
     if not measured:
         return None
+    if record.job:
+        return _of_job(comparison.run, measured)
     try:
         workload = Workload.model_validate(record.workload)
         tried = {side.name: side.placement.placement for side in measured}
@@ -105,7 +107,20 @@ def suggest(comparison: Comparison) -> Suggestion | None:
     return Suggestion(forecast.placement, text, forecasts)
 
 
-def _ran(measured: Sequence[RunSide], tried: Mapping[str, Placement], workload: Workload) -> Iterator[Forecast]:
+def _of_job(run: Run, measured: Sequence[RunSide]) -> Suggestion | None:
+    """What the placements tell of each other where the job is the user's own: which others it takes is not known."""
+    try:
+        ran = tuple(_ran(measured, {side.name: side.placement.placement for side in measured}, None))
+    except (KeyError, TypeError, ValueError, UsageError):
+        return None  # placements of a newer version, or none that a step can be walked under
+    if all(one.left_out_s is None for one in ran):
+        return None
+    return Suggestion(
+        None, f"What others would take: placebench predict --from {run.folder.path.name} --placements …", ran
+    )
+
+
+def _ran(measured: Sequence[RunSide], tried: Mapping[str, Placement], workload: Workload | None) -> Iterator[Forecast]:
     """The placements that were run, where those of their kind, replicas or not, tell how phases take longer or less."""
     models = {kind: step_model(measured, workload, of_replicas=kind) for kind in (False, True)}
     for side in measured:
@@ -121,8 +136,9 @@ def _ran(measured: Sequence[RunSide], tried: Mapping[str, Placement], workload: 
 
 
 def _tells_sizes(known: StepModel) -> bool:
-    """Whether pools of other sizes can be expected: as phases scale, or by their work, too rough on CPU devices."""
-    return known.phases.can_scale or (known.phases.is_gpu and known.phases.peak is not None)
+    """Whether pools of other sizes can be expected: as phases scale, or by work that is known and the device's peak."""
+    by_work = known.phases.workload is not None and known.phases.peak is not None
+    return known.phases.has_sizes or by_work
 
 
 def _expected_s(known: StepModel, placement: Placement) -> float | None:
