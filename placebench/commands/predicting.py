@@ -109,6 +109,8 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     notes = [*_notes(files, devices, is_shipped=is_shipped), *unmeasured_settings(files, workload)]
     if (size := following_mini_batch(files, request.workload)) is not None:
         notes.append(f"the mini-batch follows --batch-size: {size}; --mini-batch-size sets another")
+    if devices[0].kind == "cpu" or workload is None:
+        notes.append("the predictions compared with runs are of placebench's own job on GPUs; here they may err more")
     steps = step_model(files, workload, devices)
     deciding = deciding_run(workload, devices, files, names_devices=given.get("devices") is not None)
     question = Question(tuple(file.source for file in files), workload, devices, tuple(notes), deciding)
