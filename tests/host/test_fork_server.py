@@ -36,7 +36,7 @@ class Server(NamedTuple):
 def server(*modules: str, **options: Any) -> Iterator[Server]:
     """A server of a random word."""
     word = secrets.token_hex(16)
-    environment = {**os.environ, TOKEN_VARIABLE: "0" * 32, "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, TOKEN_VARIABLE: secrets.token_hex(16), "OPENBLAS_NUM_THREADS": "1"}
     with listen(word) as listener:
         number = listener.fileno()
         process = subprocess.Popen(

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pty
+import secrets
 import signal
 import subprocess
 import sys
@@ -100,7 +101,11 @@ def test_a_recorded_pid_that_another_process_has_now_is_left_alone(tmp_path: Pat
     with running((sys.executable, "-c", "import time; time.sleep(300)"), tmp_path) as other:
         state = temp / f"placebench-{os.getuid()}" / "some-run-1"
         state.mkdir(parents=True)
-        launch = {"token": "0" * 32, "ray_temp_dir": str(temp / "pb-00000000"), "processes": [[other.pid, 12345.0]]}
+        launch = {
+            "token": secrets.token_hex(16),
+            "ray_temp_dir": str(temp / "pb-00000000"),
+            "processes": [[other.pid, 12345.0]],
+        }
         content = {"schema_version": 1, "pid": 1, "run": str(tmp_path / "gone"), "launch": launch}
         (state / "owner.json").write_text(json.dumps(content))
         assert sweep() == [tmp_path / "gone"]
@@ -164,7 +169,7 @@ def test_only_a_rays_own_folder_is_removed(tmp_path: Path, temp: Path) -> None:
     precious.mkdir()
     state = temp / f"placebench-{os.getuid()}" / "some-run-1"
     state.mkdir(parents=True)
-    launch = {"token": "0" * 32, "ray_temp_dir": str(precious), "processes": []}
+    launch = {"token": secrets.token_hex(16), "ray_temp_dir": str(precious), "processes": []}
     (state / "owner.json").write_text(json.dumps({"run": str(tmp_path / "gone"), "launch": launch}))
     sweep()
     assert precious.is_dir()
