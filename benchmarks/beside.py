@@ -75,7 +75,7 @@ class Asked:
     rounds: int
     """Launches of each."""
     own_rounds: int | None = None
-    """Launches of placebench's own; None for as many."""
+    """Launches of placebench's own; None for as many, 0 for the framework alone."""
     time_limit: int | None = None
     """Seconds of both runs, after which what the framework's has counts; None for no limit."""
 
@@ -114,7 +114,7 @@ def asking(*, model: str, length: int, steps: int, work: str) -> Callable[[Calla
         click.option("--steps", default=steps, show_default=True, help="Steps of a launch."),
         click.option("--warmup-steps", "warmup", default=2, show_default=True, help="First steps, left out."),
         click.option("--rounds", default=1, show_default=True, help="Launches of each."),
-        click.option("--own-rounds", type=click.IntRange(1), help="Launches of placebench's.  [default: as many]"),
+        click.option("--own-rounds", type=click.IntRange(0), help="Launches of placebench's.  [default: as many]"),
         click.option("--time-limit", type=click.IntRange(1), help="Seconds of both runs in all."),
         click.option("--work", type=folder, default=Path(work), show_default=True, help="Folder of model and runs."),
         click.option("--into", type=folder, help="Folder to make.  [default: of the work]"),
@@ -140,7 +140,7 @@ def begin(asked: Asked, work: Path) -> None:
 def measure(
     asked: Asked, job: str, command: Sequence[str], work: Path, into: Path | None, env: Mapping[str, str] | None = None
 ) -> None:
-    """Run placebench's own job and a framework's, and write their common report.
+    """Run placebench's own job and a framework's, and write their common report, or the framework's alone.
 
     Args:
         asked: what both do.
@@ -153,7 +153,9 @@ def measure(
     into, begun = into or work / "kept", time.monotonic()
     common = ["--devices", asked.devices, "--steps", str(asked.steps), "--warmup-steps", str(asked.warmup)]
     common += ["--sample-hz", "10", "--out", str(work / "runs")]
-    placebench("run", "--name", OWN, *common, "--rounds", str(asked.own_rounds or asked.rounds), *own_options(asked))
+    own_rounds = asked.rounds if asked.own_rounds is None else asked.own_rounds
+    if own_rounds:
+        placebench("run", "--name", OWN, *common, "--rounds", str(own_rounds), *own_options(asked))
     common += ["--rounds", str(asked.rounds)]
     if asked.time_limit:
         left = int(asked.time_limit - (time.monotonic() - begun))
@@ -162,8 +164,11 @@ def measure(
         common += ["--time-limit", str(left)]
     placements = ("--placements", asked.placements)
     placebench("run", "--name", job, *common, "--job", job, *placements, "--", *command, env=env)
-    runs = {name: next((work / "runs").glob(f"*-{name}")) for name in (OWN, job)}
+    runs = {name: next((work / "runs").glob(f"*-{name}")) for name in ((OWN, job) if own_rounds else (job,))}
     shutil.rmtree(into, ignore_errors=True)
+    if not own_rounds:
+        subprocess.run([sys.executable, HERE / "reference.py", runs[job], "--into", into], check=True)
+        return
     placebench("compare", *_compared(runs), "--out", str(into))
     for name, run in runs.items():
         subprocess.run([sys.executable, HERE / "reference.py", run, "--into", into / name], check=True)
