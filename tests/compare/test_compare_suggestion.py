@@ -281,7 +281,7 @@ def test_placements_of_a_job_of_the_users_tell_of_each_other_what_sizes_tell(tmp
     run = of_job(SyntheticRun(layouts, rounds=2, pace=lambda *_: 1.0), tmp_path / "run")
     found = suggest(compare_run(run))
     assert found is not None
-    assert found.text == "What others would take: placebench predict --from run --placements …"
+    assert found.text == "What other placements would take: placebench predict --from run --placements …"
     for one in found.forecasts:
         assert one.left_out_s == pytest.approx(one.measured_s, rel=0.01)
     # One size of pools tells nothing of another where nobody knows what its phases compute.

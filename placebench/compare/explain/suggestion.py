@@ -116,7 +116,7 @@ def _of_job(run: Run, measured: Sequence[RunSide]) -> Suggestion | None:
     if all(one.left_out_s is None for one in ran):
         return None
     return Suggestion(
-        None, f"What others would take: placebench predict --from {run.folder.path.name} --placements …", ran
+        None, f"What other placements would take: placebench predict --from {run.folder.path.name} --placements …", ran
     )
 
 
