@@ -69,4 +69,5 @@ def test_it_learns(tmp_path: Path) -> None:
     job = run_job(tmp_path / "job", "standard", 2, "algorithm.name=grpo", "steps=40")
     assert job.exit_code == 0, job.output[-3000:]
     scores = [step["critic/score/mean"] for step in job.steps]
-    assert mean(scores[-10:]) - mean(scores[:10]) > 0.1
+    # Single steps lie between 0 and 0.3 by then, and which they are differs from one kind of CPU to another.
+    assert mean(scores[-10:]) > 10 * mean(scores[:10]) > 0
