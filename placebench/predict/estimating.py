@@ -62,10 +62,10 @@ def estimate_factors(beliefs: Mapping[str, Factor], observations: Sequence[Obser
         return np.concatenate([moved, measured.residuals(medians * np.exp(moved * spreads))])
 
     def slopes(moved: Array) -> Array:
-        nearby = np.diag(_SMALL * np.maximum(1.0, np.abs(moved)))
-        factors = medians[:, None] * np.exp((moved[:, None] + nearby) * spreads[:, None])
-        here = measured.residuals(medians * np.exp(moved * spreads))
-        return np.concatenate([np.eye(len(moved)), (measured.residuals(factors) - here[:, None]) / nearby.diagonal()])
+        steps = _SMALL * np.maximum(1.0, np.abs(moved))
+        nearby = moved[:, None] + np.concatenate([np.zeros((len(moved), 1)), np.diag(steps)], axis=1)
+        found = measured.residuals(medians[:, None] * np.exp(nearby * spreads[:, None]))
+        return np.concatenate([np.eye(len(moved)), (found[:, 1:] - found[:, :1]) / steps])
 
     def search(start: Array) -> OptimizeResult:
         return least_squares(residuals, start, slopes, loss="soft_l1", f_scale=_OUTLIER, xtol=1e-6, ftol=1e-8)

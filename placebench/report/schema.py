@@ -203,7 +203,9 @@ class Summary(SummaryModel):
     times: RunTimesSummary | None = Field(
         None, description="of a run; null where no launch is done, and of early versions"
     )
-    suggestion: SuggestionSummary | None = Field(default=None, description="null where no placement was measured")
+    suggestion: SuggestionSummary | None = Field(
+        default=None, description="null where nothing was measured that tells of any"
+    )
     facts: tuple[FactSummary, ...] = Field(
         (), description="of a comparison: what is known of the runs, what differs first"
     )
