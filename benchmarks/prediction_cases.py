@@ -75,13 +75,13 @@ class Result:
 
 
 def read_folders() -> list[Folder]:
-    """All shared runs on H200s whose placements tell what their phases took."""
+    """All shared runs of placebench's own job on H200s whose placements tell what their phases took."""
     folders = []
-    for path in sorted(REFERENCE.glob("*x-h200/*/summary.json")):
-        summary = read_summary(path.parent)
-        name = f"{path.parent.parent.name}/{path.parent.name}"
-        gpus = frozenset(gpu["uuid"] for gpu in summary.host["gpus"])
-        folders.append(Folder(name, shared_calibration(path.parent), str(summary.started)[:10], gpus))
+    for path in (one.parent for one in sorted(REFERENCE.glob("*x-h200/*/summary.json"))):
+        if not (summary := read_summary(path)).job:
+            gpus = frozenset(gpu["uuid"] for gpu in summary.host["gpus"])
+            where, day = f"{path.parent.name}/{path.name}", str(summary.started)[:10]
+            folders.append(Folder(where, shared_calibration(path), day, gpus))
     return folders
 
 
