@@ -24,8 +24,8 @@ def share(run: str, out: Path, keep_host: bool) -> None:
     """Make a zip of a run's report, figures, trace and tables to give away.
 
     Names of hosts and users, paths, addresses, command lines and the environment are left out; names that you gave to
-    the run, to placements and to metrics stay. Unpacked, it is a run without raw files: show, report, compare and
-    predict --from read it.
+    the run, to placements and to metrics stay. Unpacked, it is a run without raw files: show, report, compare,
+    predict --from and search --from read it.
     """
     from placebench.commands.runs import find_run
     from placebench.out.share import share as share_run

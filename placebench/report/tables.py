@@ -39,8 +39,11 @@ def overview_grid(summary: Summary) -> Grid:
     """The step of all placements in one table, where there are more than two."""
     first, *others = summary.placements
     numbers = [one for placement in summary.placements for one in placement.quantities]
-    steps = scale_of("s", *(one for one in numbers if one.key == STEP_TIME.key))
-    rows = [_overview_cells(placement, steps) for placement in (first, *others)]
+    steps, tokens = (
+        scale_of(metric.unit, *(one for one in numbers if one.key == metric.key))
+        for metric in (STEP_TIME, TOKENS_PER_DEVICE)
+    )
+    rows = [_overview_cells(placement, steps, tokens) for placement in (first, *others)]
     ratios = [one.ratio for one in numbers if one.key == STEP_TIME.key and one.ratio]
     # Short, for the terminal's 80 columns.
     header = ("placement", "devices", "step", "ratio", "95 %", "verdict", "tokens/s/device")
@@ -48,9 +51,9 @@ def overview_grid(summary: Summary) -> Grid:
     return Grid("All placements", *_without_empty_columns(header, rows if len(others) > 1 else ()), tuple(notes))
 
 
-def _overview_cells(placement: PlacementSummary, steps: Scale) -> tuple[str, ...]:
+def _overview_cells(placement: PlacementSummary, steps: Scale, tokens: Scale) -> tuple[str, ...]:
     found = {quantity.key: quantity for quantity in placement.quantities}
-    step, tokens = found.get(STEP_TIME.key), found.get(TOKENS_PER_DEVICE.key)
+    step, throughput = found.get(STEP_TIME.key), found.get(TOKENS_PER_DEVICE.key)
     ratio = step.ratio if step else None
     return (
         placement.name,
@@ -58,7 +61,7 @@ def _overview_cells(placement: PlacementSummary, steps: Scale) -> tuple[str, ...
         steps.text(step.value) if step else MISSING,
         *ratio_cells(ratio),
         marked_verdict(ratio) if ratio else MISSING,
-        text_of(tokens) if tokens else MISSING,
+        tokens.text(throughput.value) if throughput else MISSING,
     )
 
 

@@ -18,6 +18,7 @@ from placebench.report.pages import html, markdown
 from placebench.report.plots import ratios
 from placebench.report.schema import Summary
 from placebench.report.summary import summarize
+from placebench.report.tables import overview_grid
 from placebench.report.terminal import print_summary
 
 
@@ -68,6 +69,12 @@ def test_the_table_of_all_placements_marks_a_verdict_that_its_interval_denies() 
     first, second, *others = summary.placements
     unmarked = (first, second.model_copy(update={"quantities": tuple(quantities)}), *others)
     assert "placements compared at once" not in brief(summary.model_copy(update={"placements": unmarked}))
+
+
+def test_the_table_of_all_placements_has_as_many_digits_in_every_row() -> None:
+    summary = read_summary(ROOT / "runs" / "reference" / "4x-h200" / "ppo-1.5b-placements")
+    column = [row[-1] for row in overview_grid(summary).rows]
+    assert column == ["10,420", "8,390", "8,650", "10,180"], "rounded one by one, 10,418 looked less than 10,176"
 
 
 def test_a_run_that_was_compared_at_once_marks_its_rows(tmp_path: Path) -> None:
