@@ -13,6 +13,7 @@ from placebench.commands.outputs import OutputPath, refuse_same
 from placebench.errors import BaselineError, UsageError
 from placebench.host.terminal import say
 from placebench.spec.auto_rounds import MOST_ROUNDS
+from placebench.spec.reading import exists
 
 _CHECK_EXAMPLES = """\b
 Examples:
@@ -96,7 +97,7 @@ def check(
     RUN may be one placement of it, RUN:PLACEMENT. Worse means by more than --max-regression, with the whole 95 %
     interval.
     """
-    from placebench.commands.runs import with_run
+    from placebench.commands.runs import find_run, with_run
     from placebench.gate.baseline import load_baseline, measured_run
     from placebench.gate.checking import BaselineCheck, Mismatch, as_chosen, check, join
     from placebench.gate.output import print_check, report_to_github, verdict, write_json, write_junit
@@ -105,6 +106,9 @@ def check(
     refuse_same({"--junit": junit, "--json": json_path})
     share = parse_share("--max-regression", max_regression)
     sources = read_sources(runs, with_run)
+    for source in sources:
+        if not exists(source.path):
+            find_run(str(source.path))  # which says what there is
     measured = [measured_run(source.path, source.placement) for source in sources]
     refuse_twice(sources, measured)
     try:
@@ -166,11 +170,13 @@ def save(run: str, path: Path) -> None:
 
     RUN may be one placement of it, RUN:PLACEMENT.
     """
-    from placebench.commands.runs import with_run
+    from placebench.commands.runs import find_run, with_run
     from placebench.gate.baseline import save_baseline
     from placebench.gate.sources import read_source
 
     source = read_source(with_run(run))
+    if not exists(source.path):
+        find_run(str(source.path))  # which says what there is
     saved = save_baseline(source.path, path, source.placement)
     for line in saved.set_aside:
         say(f"placebench: {line}", sys.stderr)

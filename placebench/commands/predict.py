@@ -63,13 +63,13 @@ def predict(
     asked = read_asked(given)
     if out is not None and len(asked.calibrations) > 1:
         raise UsageError(f"--out {out}: {len(asked.calibrations)} calibrations are named with --from: name one")
-    placements = _placements(words, asked)
+    placements, left_out = _placements(words, asked)
     with explain_lookups(asked.devices[0].name, is_known_work=asked.workload is not None):
         found = predict_steps(
             asked.steps, [one for _, one in placements], elsewhere=asked.elsewhere, price=given.get("price")
         )
     deciding = replace(asked.question.deciding, spelled={one.name: word for word, one in placements})
-    question = replace(asked.question, deciding=deciding)
+    question = replace(asked.question, deciding=deciding, notes=(*asked.question.notes, *left_out))
     print_predictions(found, question, open_console(), verbose=verbose)
     if json_path is not None:
         with writing("--json", json_path):
@@ -83,12 +83,16 @@ def predict(
             write_output(out, json_text(asked.calibrations[0].model_dump(mode="json")))
 
 
-def _placements(words: str | None, asked: AskedPrediction) -> "list[tuple[str, Placement]]":
-    """The placements that are asked for behind their words, each of which must be possible; else the calibration's."""
+def _placements(words: str | None, asked: AskedPrediction) -> "tuple[list[tuple[str, Placement]], list[str]]":
+    """The placements that are asked for behind their words, each of which must be possible; else the calibration's.
+
+    Returns:
+        Them, and what to know of those of the calibration that are left out.
+    """
     from placebench.plan.catalogue import look_up
     from placebench.spec.words import given_twice, read_placement, split_words
 
-    reasons, placements, read, refused = Reasons(), [], list[str](), tuple[str, ...]()
+    reasons, placements, read, refused = Reasons(), [], list[str](), dict[str, tuple[str, ...]]()
     names = [case.name for file in asked.calibrations for case in file.cases]
     asked_words = tuple(dict.fromkeys([*names, "standard", "split"])) if words is None else split_words(words)
     if "" in asked_words:
@@ -106,7 +110,7 @@ def _placements(words: str | None, asked: AskedPrediction) -> "list[tuple[str, P
         if placement and not of_word.lines:
             placements.append((word, placement))
         elif words is None:
-            refused = refused or of_word.lines
+            refused[word] = of_word.lines
         else:
             reasons.add(of_word.lines)
     if words is not None:
@@ -115,5 +119,5 @@ def _placements(words: str | None, asked: AskedPrediction) -> "list[tuple[str, P
     if not placements:
         # Those of the first, as the others are in many words the same.
         none = "none of the measured placements can be on these devices: name others with --placements"
-        raise UsageError(*refused, none)
-    return placements
+        raise UsageError(*next(iter(refused.values()), ()), none)
+    return placements, [f"left out: {lines[0]}" for lines in refused.values()]

@@ -148,6 +148,13 @@ def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[Calibrat
         else load_calibration(path if (path := Path(word)).is_file() else find_run(word))
         for word in words
     )
+    for place, word in enumerate(words):
+        if files[place] in files[:place]:
+            same = words[files.index(files[place])]
+            what = (
+                "is given twice: name it once" if same == word else f"has the measurements of {same}: name one of them"
+            )
+            raise UsageError(f"--from {shown(sources)}: {word} {what}")
     return files, all(word in shipped for word in words)
 
 

@@ -66,8 +66,9 @@ def search(
     """Find the fastest placements among all that can be on the devices.
 
     Looks at every way to put roles together, with every number of devices that shares the batch and fits into memory,
-    engines of every size, and every overlap. What cannot be told from the fastest is shown with it, of each layout what
-    moves fewest devices, that is gives them roles that they did not have. Neither torch, ray nor a GPU is needed.
+    engines of every size, and every overlap; not at replicas (ddp:N). What cannot be told from the fastest is shown
+    with it, of each layout what moves fewest devices, that is gives them roles that they did not have. Neither torch,
+    ray nor a GPU is needed.
     """
     from placebench.predict.asking import explain_lookups
     from placebench.predict.finding import find_placements
@@ -95,7 +96,7 @@ def search(
             f" {asked.devices[0].memory_bytes >> 30} GiB: none of any size shares the batch and fits into memory;"
             " placebench placements says why each word cannot be"
         )
-    if write is not None:
+    if write is not None and found.files:
         with writing("--write", write):
             write.mkdir(parents=True, exist_ok=True)
             for name, text in found.files.items():

@@ -68,13 +68,12 @@ def refuse_twice(sources: Sequence[CheckedWord], measured: Sequence[Baseline]) -
     Raises:
         UsageError: one is.
     """
-    seen = set()
-    for source, found in zip(sources, measured, strict=True):
-        for name in found.placements:
-            key = (source.path.resolve(), name)
-            if key in seen:
-                raise UsageError(f"{source} is given twice: name it once")
-            seen.add(key)
+    for place, (source, found) in enumerate(zip(sources, measured, strict=True)):
+        for before, other in zip(sources[:place], measured[:place], strict=True):
+            is_same = source.path.resolve() == before.path.resolve()
+            if (is_same and found.placements.keys() & other.placements) or found.is_of_same_run(other):
+                again = "" if is_same else f", as {before} is of the same run"
+                raise UsageError(f"{source} is given twice{again}: name it once")
 
 
 def refuse_itself(run: Sequence[Baseline], baseline: Sequence[Baseline], words: str) -> None:

@@ -23,7 +23,7 @@ from placebench.predict.step import PredictedStep, StepModel
 from placebench.predict.work import mean_response
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase
 from placebench.spec.phases import GEN
-from placebench.spec.placement import Placement
+from placebench.spec.placement import Placement, Scaling
 from placebench.spec.workload import placed_workload
 
 _HOUR_S = 3600
@@ -67,6 +67,11 @@ class Prediction:
         return self.step.placement
 
     @property
+    def batches(self) -> int:
+        """How many of the workload's batches a step has: replicas under weak scaling have one each."""
+        return self.placement.size if self.placement.scaling is Scaling.WEAK else 1
+
+    @property
     def tokens_per_s_per_device(self) -> float:
         """Tokens a second, divided by all devices of the placement."""
         return self.tokens / self.step.seconds / self.placement.size
@@ -93,22 +98,31 @@ class Predictions:
     placements: tuple[Prediction, ...]
 
     @cached_property
+    def of_same_work(self) -> tuple[Prediction, ...]:
+        """Those whose steps can be compared, as they have the fewest batches of all."""
+        fewest = min(one.batches for one in self.placements)
+        return tuple(one for one in self.placements if one.batches == fewest)
+
+    @cached_property
     def fastest(self) -> Prediction:
-        """The one with the shortest step."""
-        return min(self.placements, key=lambda one: one.step.seconds)
+        """The one with the shortest step, of the same work."""
+        return min(self.of_same_work, key=lambda one: one.step.seconds)
 
     @cached_property
     def tied(self) -> tuple[Prediction, ...]:
-        """Those that cannot be told from the fastest, itself left out."""
-        others = [(one, self.interval_over_fastest(one)) for one in self.placements if one is not self.fastest]
+        """Those of the same work that cannot be told from the fastest, itself left out."""
+        others = [(one, self.interval_over_fastest(one)) for one in self.of_same_work if one is not self.fastest]
         return tuple(one for one, interval in others if interval is None or interval.holds_one)
 
     def interval_over_fastest(self, one: Prediction) -> Interval | None:
         """Where the ratio of a step over the fastest one is expected to be.
 
-        None where too few cases tell, or where both were run and single launches do not tell how launches vary.
+        None where too few cases tell, where both were run and single launches do not tell how launches vary, or where
+        a step is of more batches.
         """
         best = self.fastest
+        if one.batches != best.batches:
+            return None
         ratio = one.step.seconds / best.step.seconds
         if self.are_single_launches(one):
             return None

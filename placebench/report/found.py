@@ -89,7 +89,8 @@ def print_found(found: FoundPlacements, asked: Question, console: Console) -> No
         for line in (*_about_ties(group), *about_trust(group.predictions), *about_choice(group.predictions)):
             console.print(Text(line))
         print_deciding(group.predictions, asked.deciding, console)
-    for line in (*_about_files(found, asked.deciding), *(f"Note: {note}." for note in asked.notes)):
+    notes = (f"Note: {note}." for note in asked.notes)
+    for line in (*_about_moves(found), *_about_files(found, asked.deciding), *notes):
         console.print(Text(line), style="dim")
 
 
@@ -122,8 +123,15 @@ def _about_ties(group: FoundGroup) -> Iterator[str]:
         yield f"{plural(group.more, 'more layout')} cannot be told from the fastest either; --most shows them."
 
 
+def _about_moves(found: FoundPlacements) -> Iterator[str]:
+    if found.now and all(found.now.name not in _names(group) for group in found.groups):
+        yield f"Moves are counted from {found.now.name}, which is not among these; --now names another."
+
+
 def _about_files(found: FoundPlacements, deciding: DecidingRun) -> Iterator[str]:
     if not found.files:
+        if not deciding.is_unwritten:
+            yield "Note: a word says each of these placements, so that --write has written no file."
         return
     if deciding.is_unwritten:
         yield f"Note: no word says {few(found.files, ', ')}; --write DIR writes the files for --placements."

@@ -65,8 +65,8 @@ class PredictedPlacement(PredictionModel):
     step_s: float
     low_s: Number = Field(description="lower end of the interval; null where too few held-out cases tell")
     high_s: Number
-    ratio: float = Field(description="of the step over the fastest one's")
-    ratio_low: Number = Field(description="lower end of the ratio's interval")
+    ratio: float = Field(description="of the step over the fastest one's, of those with the least work in a step")
+    ratio_low: Number = Field(description="lower end of the ratio's interval; null where a step has more work")
     ratio_high: Number
     is_tied: bool = Field(description="whether it cannot be told from the fastest")
     cannot_say: str | None = Field(description="the command that would decide it; null where the step can be predicted")
@@ -312,12 +312,21 @@ def about_trust(found: Predictions, *, has_phases: bool = False) -> Iterator[str
 
 
 def about_choice(found: Predictions) -> Iterator[str]:
-    """Which is the fastest, and which are ties."""
-    best = found.fastest
-    if len(found.placements) < 2 or any(one.says_nothing for one in found.placements):
+    """Which is the fastest, and which are ties, of those that can be told."""
+    telling = tuple(one for one in found.placements if not one.says_nothing)
+    if len(telling) < 2:
         return
+    found = Predictions(telling)
+    best = found.fastest
     for one in found.placements:
         if one is best:
+            continue
+        if one.batches != best.batches:
+            its, other = row("tokens/s/device", one.tokens_per_s_per_device, best.tokens_per_s_per_device)
+            yield (
+                f"A step of {one.placement.name} does {one.batches / best.batches:g} times the work of"
+                f" {best.placement.name}: compare tokens/s/device, {its} against {other}."
+            )
             continue
         ratio = one.step.seconds / best.step.seconds
         ends = found.interval_over_fastest(one)

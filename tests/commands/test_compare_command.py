@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from log_samples import VERL_CONFIG, verl_log
+from pages import ROOT
 from synthetic_run import SyntheticRun, gpu_run
 
 from placebench.cli import main
@@ -88,6 +89,14 @@ def test_a_comparison_that_means_nothing_needs_force(tmp_path: Path, change: tup
     assert forced.exit_code == 0
     assert f"warning: Compared by force: {reason}" in words(forced.stdout)
     assert "Compared by force, so this means little: Undecided whether b or a is faster" in words(forced.stdout)
+
+
+def test_placements_of_one_run_need_no_force_among_each_other() -> None:
+    runs = [ROOT / "runs" / "reference" / "4x-h200" / name for name in ("ppo-7b", "ppo-1.5b")]
+    told = words(invoke(*runs, "--force", "--verbose").stdout)
+    assert "Compared by force, so this means little: ppo-7b/split is" not in told
+    assert "ppo-7b/split is slower than ppo-7b/standard" in told
+    assert "Compared by force, so this means little: ppo-1.5b/split is" in told
 
 
 HUB = "/cache/hub/models--Qwen--Qwen2.5-0.5B-Instruct/snapshots/7ae557604adf67be50417f59c2c2f167def9a775"

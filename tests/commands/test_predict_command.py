@@ -201,7 +201,7 @@ def test_replicas_are_predicted_with_whole_models() -> None:
         (("--from", "broken.json"), "cannot read it as JSON"),
         (("--from", "other.json"), "no calibration: make one with placebench predict"),
         (("--from", "newer.json"), "written by a newer placebench"),
-        (("--from", "h200,h200", "--out", "x.json"), "2 calibrations are named with --from: name one"),
+        (("--from", "h100,h200", "--gpu", "H200", "--out", "x.json"), "2 calibrations are named with --from: name one"),
         (("--from", "h200", "--out", "x.json", "--json", "x.json"), "both name x.json"),
     ],
 )

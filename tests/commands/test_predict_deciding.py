@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from predicting import WORKLOAD, deciding, invoke
+from predicting import REFERENCE, WORKLOAD, deciding, invoke, predicted
 from synthetic_run import SyntheticRun
 
 from placebench.cli import main
@@ -92,3 +92,35 @@ def test_the_options_of_a_workload_ask_for_it_and_none_is_without_need(settings:
     keys = {key: value for key, value in load_yaml(Path("c.yaml")).items() if key not in RUN_KEYS}
     assert build_workload(keys) == workload
     assert sum(word.startswith("--") for word in words) == len(settings)
+
+
+def test_steps_of_more_work_are_no_slower_ones() -> None:
+    words = ("--gpu", "H200", "--model", "qwen2.5-1.5b", "--placements", "standard,ddp:4/scaling=weak")
+    standard, weak = predicted(*words).placements
+    assert weak.step_s > 2 * standard.step_s
+    assert (weak.ratio_low, weak.is_tied) == (None, False)
+    told = " ".join(invoke(*words).output.split())
+    assert "A step of ddp:4/scaling=weak does 4 times the work of standard: compare tokens/s/device," in told
+    assert "faster" not in told
+
+
+def test_what_cannot_be_told_leaves_the_others_to_be_compared() -> None:
+    words = ("--gpu", "H100", "--model", "qwen2.5-0.5b", "--devices", "gpu:4")
+    told = invoke(*words, "--placements", "standard,split,ddp:1").output
+    assert "Cannot say for sure what ddp:1 would take" in told
+    assert "Tie: standard may be as fast as split" in " ".join(told.split())
+
+
+def test_the_same_measurements_count_once() -> None:
+    run = REFERENCE / "ppo-7b"
+    predicted("--from", run, "--out", "kept.json")
+    for other, why in ((str(run), "is given twice"), ("kept.json", f"has the measurements of {run}: name one of them")):
+        result = invoke("--from", f"{run},{other}")
+        assert result.exit_code == 2
+        assert f": {other} {why}" in result.output
+
+
+def test_placements_that_are_not_named_and_cannot_be_are_told() -> None:
+    content = predicted("--gpu", "H200", "--devices", "gpu:7", "--model", "qwen2.5-1.5b")
+    assert "standard" not in [one.placement for one in content.placements]
+    assert any(note.startswith("left out: placement 'standard': batch.size 256") for note in content.notes)

@@ -190,7 +190,7 @@ def test_the_placement_that_there_is_has_a_row_once_wherever_it_ranks(now: str) 
         (("--from", REFERENCE / "grpo-of-mine"), "grpo-of-mine"),
         (("--from", "job.json"), "the calibration is of a job of yours, whose batch and memory are not known"),
         (
-            ("--from", REFERENCE / "ppo-1.5b-placements", "--write", "job.json"),
+            ("--from", REFERENCE / "ppo-7b", "--write", "job.json"),
             "--write job.json: cannot write it: File exists",
         ),
         (
@@ -207,3 +207,17 @@ def test_a_wrong_call_ends_in_one_line(arguments: tuple[object, ...], says: str)
     assert result.exit_code == 2
     assert says in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_what_moves_are_counted_from_is_named_where_it_is_not_shown() -> None:
+    words = ("--gpu", "H200", "--model", "qwen2.5-1.5b", "--devices")
+    assert "Moves are counted from learners:2+engines:2/staleness=1, which" in invoke(*words, "gpu:7").output
+    assert "Moves are counted" not in invoke(*words, "gpu:4").output
+
+
+def test_nothing_is_written_where_words_say_all() -> None:
+    result = invoke("--from", REFERENCE / "ppo-1.5b-placements", "--max-staleness", 1, "--write", "files")
+    assert "a word says each of these placements, so that --write has written no file" in " ".join(
+        result.output.split()
+    )
+    assert not Path("files").exists()

@@ -85,6 +85,9 @@ def test_a_run_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agai
     saved = invoke("baseline", "save", "other", "base.json")
     assert saved.exit_code == 0
     assert "is given twice" in invoke("check", "other", "--baseline", "base.json,base.json").stderr
+    shutil.copy("base.json", "again.json")
+    copied = invoke("check", "run", "--baseline", "base.json,again.json")
+    assert copied.stderr == "placebench: again.json is given twice, as base.json is of the same run: name it once\n"
 
 
 @pytest.mark.parametrize("name", ["a=b,c:d+e@f", "learners:2,1+engines:5", "split, twice"])
@@ -192,7 +195,11 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (["check", "run"], 2, "Missing option '--baseline'"),
         (["check", "nowhere", "--baseline", "base.json"], 2, "nowhere: there is no such folder"),
-        (["check", "run", "--baseline", "base.json", "--max-regression", "5"], 2, "write a share, such as 5% or 0.05"),
+        (
+            ["check", "run", "--baseline", "base.json", "--max-regression", "5"],
+            2,
+            "write a share from 0 to below 100 %, such as 5% or 0.05",
+        ),
         (["check", "run", "--baseline", "base.json", "--max-regression", "-5%"], 2, "write a share"),
         (["check", "run", "--baseline", "base.json", "--metric", "steps"], 2, "no such number: use step, gen, "),
         (["check", "run", "--baseline", "base.json", "--metric", "load"], 2, "neither side of it is worse"),

@@ -48,7 +48,9 @@ def headline(comparison: Comparison, other: Side) -> str:
         LOG_CLOCK: f"a step takes {more} time by the logs' clock, ",
         TOKENS_PER_DEVICE: f"{more} tokens/s/device, ",
     }[metric]
-    forced = "Compared by force, so this means little: " if comparison.doubts else ""
+    # Placements of one run are alike in all that others are doubted for.
+    is_forced = comparison.doubts and not first.shares_rounds(other)
+    forced = "Compared by force, so this means little: " if is_forced else ""
     grounds = basis(found, (values[0], values[1]), interleaved=first.shares_rounds(other))
     return f"{forced}{lead}: {what}{now} instead of {before} ({grounds})."
 
