@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.jobs.adapter import LOGGED, TRAINER_STEP
-from placebench.jobs.nested import WITHIN, Timing, exclusive
+from placebench.jobs.nested import WITHIN, Timing, crossing, exclusive
 from placebench.jobs.nodes import Nodes
 from placebench.jobs.pieces import ENGINE, Piece, joined, seen_whole
 from placebench.jobs.span_writer import TIMER, SpanWriter
@@ -327,15 +327,17 @@ class AttachedSpans:
 
     @property
     def _unknown_note(self) -> str:
-        names = [f"span({shown(name)})" for name in self._unknown]
+        verb = "is" if len(self._unknown) == 1 else "are"
         return (
-            f"{listing(names)} {'is' if len(names) == 1 else 'are'} of no phase, so that the time counts as waiting:"
+            f"{_spans(*self._unknown)} {verb} of no phase, so that the time counts as waiting:"
             " use names of phases, or map yours under phases in a job file"
         )
 
     def _timed(self, timings: Sequence[Timing], *, stands_within: bool) -> list[Timing]:
         """The phases of timers: a worker's stand within each other, the controller's are its view and may overlap."""
         if stands_within:
+            if self._is_users and (found := crossing(timings)):
+                self.notes[f"{_spans(*found)} of one process cross: each moment counts for what began last"] = None
             return exclusive(timings, self._timers)
         named = ((self._timers.get(one.name), one) for one in timings)
         return [Timing(phase, one.start, one.end) for phase, one in named if phase]
@@ -392,3 +394,7 @@ def hold_to(pid: int, cores: Iterable[int]) -> None:
     with suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             os.sched_setaffinity(int(thread), cores)
+
+
+def _spans(*names: str) -> str:
+    return listing(f"span({shown(name)})" for name in names)

@@ -50,6 +50,17 @@ def exclusive(timings: Sequence[Timing], phases: Mapping[str, str]) -> list[Timi
     return [one for one, until in found if one.end - one.start >= _SLIVER_S or until <= one.end]
 
 
+def crossing(timings: Sequence[Timing]) -> tuple[str, str] | None:
+    """Names of two timers that ran at a time without one within the other, as those of threads do; None for none."""
+    around: list[Timing] = []
+    for one in sorted(timings, key=lambda one: (one.start, -one.end)):
+        around = [outer for outer in around if outer.end > one.start]
+        if outside := next((outer for outer in around if not outer.encloses(one)), None):
+            return outside.name, one.name
+        around.append(one)
+    return None
+
+
 def _phases(ordered: Sequence[Timing], phases: Mapping[str, str]) -> Iterator[tuple[int, str]]:
     """The phase of each timing, by its place in the order; empty for none."""
     around: list[tuple[Timing, str]] = []  # those that may enclose the next one, with their phases

@@ -97,6 +97,29 @@ def test_spans_that_name_no_phase_are_told() -> None:
     assert told.startswith("span('generate') is of no phase, so that the time counts as waiting: use names of phases")
 
 
+def test_spans_of_threads_that_cross_are_told() -> None:
+    text = """
+import threading
+from placebench_attach import span
+for _ in range(3):
+    begun, done = threading.Event(), threading.Event()
+    def generate():
+        with span("gen"):
+            begun.set()
+            done.wait()
+    with span("step"):
+        with span("update_actor"):
+            thread = threading.Thread(target=generate)
+            thread.start()
+            begun.wait()
+        done.set()
+        thread.join()
+"""
+    assert attach("threads.py", text=text).exit_code == 0
+    told = "span('update_actor') and span('gen') of one process cross: each moment counts for what began last"
+    assert told in summary()["warnings"]
+
+
 def test_a_command_that_fails_has_its_report_and_exit_code() -> None:
     result = attach("logged.py", text=LOGGED)
     assert result.exit_code == 3

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placebench.jobs.nested import Timing, exclusive
+from placebench.jobs.nested import Timing, crossing, exclusive
 
 # As a trainer of TRL's times a step: what is made ready is no part of the update, generation is a phase within it.
 PHASES = {
@@ -71,3 +71,9 @@ def test_no_moment_counts_twice_and_none_that_has_a_phase_is_lost(found: list[Ti
 
 def test_of_two_with_the_same_ends_the_one_that_was_written_first_is_within() -> None:
     assert exclusive([Timing("generate", 0, 1), Timing("training_step", 0, 1)], PHASES) == [Timing("gen", 0, 1)]
+
+
+def test_timers_of_threads_cross() -> None:
+    step = Timing("step", 0, 10)
+    assert crossing([Timing("gen", 1, 3), Timing("update", 3, 5), Timing("adv", 4, 5), step]) is None
+    assert crossing([Timing("update", 1, 4), Timing("gen", 2, 6), step]) == ("update", "gen")
