@@ -18,6 +18,7 @@ from rich.console import Console
 from placebench.cli import main
 from placebench.compare.comparison import compare_sides
 from placebench.compare.measure.log_sides import side_of_logs
+from placebench.compare.statistics.estimates import estimate
 from placebench.errors import UsageError
 from placebench.logs.flags import NOT_FINITE
 from placebench.logs.read import is_timing, scan_log
@@ -219,6 +220,18 @@ def test_any_numbers_in_any_format_are_compared_or_refused(
     json.loads(summary.model_dump_json())
     print_summary(summary, Console(file=output, width=200))
     assert all(not side.value("step_time") < 0 for side in sides)
+
+
+def test_launches_of_one_side_may_lie_further_apart_than_numbers_reach(tmp_path: Path) -> None:
+    # The ends of the interval are exp(-69 ± 878).
+    step = estimate([1e-60, 1.0])
+    assert step.value == pytest.approx(1e-30)
+    assert (step.low, step.high) == (0.0, math.inf)
+    numbers = ("1e-60", "1.0", "2.0", "2.5")
+    a, b, *other = (str(write(tmp_path, verl([(one, one)] * 6), f"{one}.log")) for one in numbers)
+    result = CliRunner().invoke(main, ["compare", f"a={a},{b}", f"b={','.join(other)}", "--out", str(tmp_path / "out")])
+    assert (result.exit_code, result.exception) == (0, None)
+    assert "4 launches compared" in result.output
 
 
 def test_training_that_came_apart_is_no_number_in_more_than_one_step(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def estimate(values: Sequence[float], *, additive: bool = False) -> Estimate:
     geometric = not additive and len(known) > 0 and bool((known > 0).all())
     found = paired_difference(np.log(known) if geometric else known)
     center, half = float(found.center), float(found.half_width)
-    value, low, high = (math.exp(end) if geometric else end for end in (center, center - half, center + half))
+    value, low, high = (_exp(end) if geometric else end for end in (center, center - half, center + half))
     return Estimate(value, low, high, len(known))
 
 
