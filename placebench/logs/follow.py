@@ -12,7 +12,7 @@ from io import BufferedReader
 from itertools import chain
 from pathlib import Path
 
-from placebench.errors import PlacebenchError, UsageError
+from placebench.errors import UsageError
 from placebench.logs.read import Log, fill_table, recognize
 from placebench.logs.registry import format_named
 from placebench.logs.source import BLOCK_BYTES, GZIP_MAGIC, HEAD_BYTES, ZSTD_MAGIC, as_utf8, cut_lines
@@ -56,7 +56,7 @@ class GrowingLog:
         self._lock, self._keep, self._poll_s, self._before = lock, keep, poll_s, before
         self._is_printed = is_printed
         self._wanted = None if log_format is None else format_named(log_format)
-        self._error: PlacebenchError | None = None
+        self._error: Exception | None = None
         self._log: Log | None = None
         self._stop, self._ends = threading.Event(), threading.Event()
         self._is_over = False
@@ -82,15 +82,24 @@ class GrowingLog:
 
         Raises:
             UsageError: the log cannot be read on; the message says why and where.
+            Exception: what has ended the reading and nobody expected.
         """
-        if self._error:
-            raise self._error
+        self._raise_error()
         return self._log if self._log and self._log.table.lines else None
 
     @property
     def steps(self) -> int:
-        """Step lines that have been read."""
+        """Step lines that have been read.
+
+        Raises:
+            As `log` does: whoever waits for more of them would wait for ever.
+        """
+        self._raise_error()
         return self._log.table.lines if self._log else 0
+
+    def _raise_error(self) -> None:
+        if self._error:
+            raise self._error
 
     def _check(self) -> None:
         if self.path.is_dir():
@@ -110,10 +119,10 @@ class GrowingLog:
         try:
             while not (self._stop.is_set() or self._is_over):
                 self._read_once()
-        except PlacebenchError as error:
-            self._error = error
         except OSError as error:
             self._error = UsageError(f"{self.path}: cannot be read on: {error.strerror}")
+        except Exception as error:  # noqa: BLE001 - in this thread nobody would see it, and all would wait for ever
+            self._error = error
 
     def _read_once(self) -> None:
         """Read one file to its end: until the stop, or until another has taken its name."""

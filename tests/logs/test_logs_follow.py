@@ -166,6 +166,34 @@ def test_a_log_that_breaks_while_it_grows_says_where(tmp_path: Path) -> None:
         wait_for(refused)
 
 
+def test_an_error_that_nobody_expected_reaches_whoever_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*_: object, **__: object) -> None:
+        raise ValueError("a reader's mistake")
+
+    monkeypatch.setattr("placebench.logs.follow.fill_table", fill)
+    path = tmp_path / "train.log"
+    path.write_text(lines(1, 3))
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
+        log.finish()
+        for look in (lambda: log.log, lambda: log.steps):
+            with pytest.raises(ValueError, match="a reader's mistake"):
+                look()
+
+
+@pytest.mark.timeout(30)  # without an end it would wait for ever
+def test_a_followed_comparison_ends_with_an_error_that_nobody_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*_: object, **__: object) -> None:
+        raise ValueError("a reader's mistake")
+
+    monkeypatch.setattr("placebench.logs.follow.fill_table", fill)
+    path = tmp_path / "train.log"
+    path.write_text(lines(1, 3))
+    result = CliRunner().invoke(main, ["compare", str(path), "--follow"])
+    assert result.exit_code == 70, result.output
+
+
 def test_nothing_is_left_running(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(lines(1, 3))
