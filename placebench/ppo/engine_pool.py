@@ -63,7 +63,9 @@ class EnginePool:
         self._asked = [0] * len(self._engines)
         self._newest = 0
         self._queues: RolloutQueues[Responses] = RolloutQueues(len(self._engines), placement.staleness)
+        # Of the steps whose parts were not all taken: any of these may have to be generated, or generated again.
         self._prompts: dict[int, list[Prompt]] = {}
+        self._untaken: dict[int, int] = {}
         self._part_size = workload.batch.size // len(self._engines)
         self._flow = Flow()
         self.admitted = 0
@@ -82,6 +84,7 @@ class EnginePool:
         """Let the prompts of one more step wait for engines."""
         self.admitted += 1
         self._prompts[self.admitted] = self._generation.step_prompts(self.admitted)
+        self._untaken[self.admitted] = len(self._engines)
         self._queues.admit(self.admitted)
 
     def update(self, version: int) -> list[Any]:
@@ -150,11 +153,19 @@ class EnginePool:
         self._flow.dropped += (self._queues.dropped - dropped) * self._part_size
         if results is None:
             return None
+        for result in results:
+            self._forget(result.part)
         self._flow.lags += [lag(step, result.version) for result in results for _ in range(self._part_size)]
         return Responses(
             [prompt for result in results for prompt in result.content.prompts],
             join_shards([result.content.batch for result in results]),
         )
+
+    def _forget(self, part: Part) -> None:
+        """Let go of the prompts of a step with the last of its parts that is taken."""
+        self._untaken[part.step] -= 1
+        if not self._untaken[part.step]:
+            del self._untaken[part.step], self._prompts[part.step]
 
     def levels(self, *, updating: bool, starved: bool) -> Levels:
         """What holds now.
