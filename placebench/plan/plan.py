@@ -201,20 +201,14 @@ class Plan:
         """How long the launches still to come will take; None where nothing tells."""
         if self.until_end:
             return None
-        known = expect_from_runs(
-            self.folder.path.parent,
-            self.recorded_work,
-            self.steps,
-            self.devices,
-            [launch.placement.name for launch in self.launches],
-        )
+        launches = [(one.placement.name, one.steps - self.steps_before) for one in self.launches]
+        known = expect_from_runs(self.folder.path.parent, self.recorded_work, launches, self.devices)
         if known or self.job:
             return known
-        if steps := {one.placement.name: one.step.seconds for one in self.predictions}:
-            seconds = [steps[launch.placement.name] for launch in self.launches]
+        if seconds := {one.placement.name: one.step.seconds for one in self.predictions}:
             source = self._calibration.source if self._calibration else ""
-            return expect_from_steps(seconds, self.steps, f"predicted from {source}")
-        return expect_from_arithmetic(self.workload, self.shapes, self.devices, len(self.launches))
+            return expect_from_steps([(seconds[name], steps) for name, steps in launches], f"predicted from {source}")
+        return expect_from_arithmetic(self.workload, self.shapes, self.devices, [steps for _, steps in launches])
 
     @cached_property
     def predictions(self) -> tuple[Prediction, ...]:

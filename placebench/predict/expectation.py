@@ -32,7 +32,7 @@ class Expectation:
 
 
 def expect_from_runs(
-    out: Path, work: Mapping[str, Any], steps: int, devices: Sequence[Device], placements: Sequence[str]
+    out: Path, work: Mapping[str, Any], launches: Sequence[tuple[str, int]], devices: Sequence[Device]
 ) -> Expectation | None:
     """The duration by the newest finished run of the same work; None when there is none under `out`.
 
@@ -41,31 +41,46 @@ def expect_from_runs(
     Args:
         out: folder of the runs.
         work: what a launch does, as `RunFile.work` says it.
-        steps: of a launch.
+        launches: those to come: the placement's name, and how many steps are run.
         devices: all that the run may use.
-        placements: names of the placements of the launches to come, one entry a launch.
     """
     for path in sorted(out.glob("*/run.json"), reverse=True):
-        launches = _comparable_launches(path, work, steps, devices)
-        seconds = {name: fmean(one for placement, one in launches if placement == name) for name, _ in launches}
-        if seconds.keys() >= set(placements):
-            return Expectation(sum(seconds[name] for name in placements), f"as in {path.parent.name}")
+        known: dict[str, list[_Costs]] = {}
+        for name, costs in _comparable_launches(path, work, devices):
+            known.setdefault(name, []).append(costs)
+        if known.keys() >= {name for name, _ in launches}:
+            seconds = sum(fmean(one.of(steps) for one in known[name]) for name, steps in launches)
+            return Expectation(seconds, f"as in {path.parent.name}")
     return None
 
 
-def _comparable_launches(
-    path: Path, work: Mapping[str, Any], steps: int, devices: Sequence[Device]
-) -> list[tuple[str, float]]:
-    """Placement and expected seconds of every finished launch of a run, if it did the same work."""
+@dataclass(frozen=True)
+class _Costs:
+    """Where the seconds of a finished launch went."""
+
+    around: float
+    """Before and after its steps."""
+    step: float
+    """In one of them."""
+
+    def of(self, steps: int) -> float:
+        """Seconds of a launch of so many steps."""
+        return self.around + steps * self.step
+
+
+def _comparable_launches(path: Path, work: Mapping[str, Any], devices: Sequence[Device]) -> list[tuple[str, _Costs]]:
+    """Placement and costs of every finished launch of a run, if it did the same work."""
     try:
         run = RunFile.read(path)
         if _same(run.work) != _same(work) or _which(run.devices) != _which(devices):
             return []
-        longer = steps / run.steps
+        # With `--rounds auto` later rounds may have other steps than the first, and a checkpoint's are not run again.
         return [
-            (launch.placement, launch.wall.total_s + (longer - 1) * launch.wall.steps_s)
+            (launch.placement, _Costs(wall.total_s - wall.steps_s, wall.steps_s / steps))
             for launch in run.launches
-            if launch.status is Status.DONE and launch.wall.steps_s is not None
+            if launch.status is Status.DONE
+            and (wall := launch.wall).steps_s is not None
+            and (steps := run.steps_in(launch.round) - run.steps_before) > 0
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []  # a run of another version, or a damaged one, says nothing about this one
@@ -107,17 +122,17 @@ def step_flops(workload: Workload, shapes: JobShapes) -> float:
     return float(tokens * 2 * passed)
 
 
-def expect_from_steps(seconds: Sequence[float], steps: int, source: str) -> Expectation:
-    """The duration of launches by the predicted step of each, seconds, and how many steps they have."""
-    return Expectation(sum(_START_S + steps * one for one in seconds), source)
+def expect_from_steps(launches: Sequence[tuple[float, int]], source: str) -> Expectation:
+    """The duration of launches by the predicted step of each, seconds, and how many are run."""
+    return Expectation(sum(_START_S + steps * seconds for seconds, steps in launches), source)
 
 
 def expect_from_arithmetic(
-    workload: Workload, shapes: JobShapes, devices: Sequence[Device], launches: int
+    workload: Workload, shapes: JobShapes, devices: Sequence[Device], steps: Sequence[int]
 ) -> Expectation:
-    """The duration of so many launches by counting operations: right within a factor of a few."""
-    seconds = workload.steps * step_flops(workload, shapes) / reachable_flops(devices)
-    return Expectation(launches * (_START_S + seconds), "rough, from the number of operations")
+    """The duration of launches of so many steps each by counting operations: right within a factor of a few."""
+    a_step = step_flops(workload, shapes) / reachable_flops(devices)
+    return Expectation(len(steps) * _START_S + sum(steps) * a_step, "rough, from the number of operations")
 
 
 def reachable_flops(devices: Sequence[Device]) -> float:
