@@ -140,9 +140,11 @@ def _keep(table: KernelTable, path: Path) -> None:
     """Keep a table as a whole or not at all; where the cache cannot be written, the next process asks anew."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as stream:
-            stream.write(TypeAdapter(KernelTable).dump_json(table))
-        Path(stream.name).replace(path)
+        # Hosts may share it, and have processes of one id: only a random name is a process's own.
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as scratch:
+            written = Path(scratch, path.name)
+            written.write_bytes(TypeAdapter(KernelTable).dump_json(table))
+            written.replace(path)
 
 
 def _ask(shape: ModelShape, system: str, shared_by: int) -> KernelTable | None:

@@ -1,18 +1,24 @@
 """Settings that vLLM gets, as far as no engine is needed for it."""
 
+import json
+import sys
 from importlib.util import find_spec
 from itertools import pairwise
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from disks import small_disk
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placebench.errors import LaunchError
 from placebench.ppo.models import model_config
 from placebench.ppo.rollout.base import Generated, SamplingSettings
 from placebench.ppo.rollout.vllm_build import (
+    config_folder,
     draws_by_seed,
     engine_seed,
     graph_sizes,
@@ -60,6 +66,25 @@ def test_the_cache_of_an_engine_is_the_one_that_was_planned_for(
     heads = max(1, shape.num_key_value_heads // shared_by)
     a_token = 2 * shape.num_hidden_layers * heads * shape.head_width * (2 if job.precision == "bfloat16" else 4)
     assert cache == (sequences * shared_by * -(-length // 128) + 1) * 128 * a_token
+
+
+def test_the_config_of_a_model_is_written_as_a_whole_or_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs = ModuleType("vllm.envs")
+    vars(envs).update(VLLM_CACHE_ROOT=str(tmp_path / "disk"))
+    package = ModuleType("vllm")
+    vars(package).update(envs=envs)
+    monkeypatch.setitem(sys.modules, "vllm", package)
+    with small_disk(tmp_path / "disk", "8k") as disk:
+        (disk / "full").write_bytes(bytes(8192))
+        with pytest.raises(LaunchError, match="vLLM's cache cannot be written: No space left on device"):
+            config_folder(model_config("tiny"))
+        assert [path.name for path in disk.rglob("*") if path.is_file()] == ["full"]
+        (disk / "full").unlink()
+        folder = config_folder(model_config("tiny"))
+        assert [path.name for path in folder.iterdir()] == ["config.json"]
+        assert json.loads((folder / "config.json").read_text())["architectures"] == ["Qwen2ForCausalLM"]
 
 
 def test_engines_have_seeds_of_their_own_that_numpy_takes() -> None:

@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from disks import small_disk
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,6 +70,14 @@ def test_a_cache_that_cannot_be_written_is_done_without(asked: list[str], tmp_pa
     (tmp_path / "placebench").write_text("a file, no folder")
     assert engine_tables(SHAPE, GPU) is not None
     assert asked == ["h200_sxm"]
+
+
+@pytest.mark.usefixtures("asked")
+def test_of_a_table_for_which_the_disk_has_no_room_nothing_is_left(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "placebench", "4k") as disk:
+        (disk / "full").write_bytes(bytes(4096))
+        assert engine_tables(SHAPE, GPU) is not None
+        assert [path.name for path in disk.iterdir()] == ["full"]
 
 
 @pytest.mark.usefixtures("asked")

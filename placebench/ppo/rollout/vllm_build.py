@@ -85,10 +85,11 @@ def config_folder(model_config: Any) -> Path:
     folder = Path(envs.VLLM_CACHE_ROOT) / "placebench" / hashlib.sha256(content.encode()).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Ranks write it at the same time, and read it.
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as stream:
-            stream.write(content)
-        Path(stream.name).replace(folder / "config.json")
+        # Ranks write it at the same time, and read it; those of several hosts may have one id.
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
+            written = Path(scratch, "config.json")
+            written.write_text(content, encoding="utf-8")
+            written.replace(folder / written.name)
     except OSError as error:
         raise LaunchError(f"{folder}: vLLM's cache cannot be written: {error.strerror}; set VLLM_CACHE_ROOT") from None
     return folder
