@@ -136,7 +136,7 @@ class LaunchFiles:
         self.processes: dict[tuple[int, str], ProcessLine] = {}
         self.queue = Series(QUEUE_COLUMNS, MOST_POINTS)
         self.log: deque[str] = deque(maxlen=MOST_LOG_LINES)
-        self.log_lines = self.damaged = self.steps_seen = 0
+        self.log_lines = self.damaged = 0
         self._tails = {path: PlainTail(path) for path in (trial.spans, trial.device_samples, trial.processes)}
         self._tails[trial.spans].skip_to_last(4 * _TAIL_BYTES)
         self._log = PlainTail(trial.log)
