@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,9 +18,13 @@ from placebench.commands.options import (
 )
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, run_option
-from placebench.commands.start import start
+from placebench.commands.start import refuse_unreadable, start
 from placebench.errors import InterruptedRunError, LaunchError, TimeLimitError, UsageError
 from placebench.spec.auto_rounds import MOST_STEPS
+
+if TYPE_CHECKING:
+    from placebench.plan.plan import Plan
+    from placebench.run.runner import RunResult
 
 _EXAMPLES = """\b
 Examples:
@@ -76,8 +80,6 @@ def attach(job: str, steps: int | None, warmup_steps: int, command: tuple[str, .
     from placebench.jobs.spec import literal
     from placebench.plan.plan import default_name, make_plan
     from placebench.plan.request import RunRequest
-    from placebench.record.end_file import STOPPED, EndFile
-    from placebench.run.asked import TIME_LIMIT
 
     if not command:
         raise UsageError("there is no command: write it behind --")
@@ -99,10 +101,22 @@ def attach(job: str, steps: int | None, warmup_steps: int, command: tuple[str, .
     if request.name is None:
         script = next((word for word in command[1:] if Path(word).is_file()), command[0])
         request = replace(request, name=default_name(f"attach-{Path(script).name}"))
-    plan = make_plan(request)
-    result = start(plan, request, ("placebench", "attach"))
-    if result is None:
-        return
+    start(make_plan(request), request, ("placebench", "attach"), raise_end=_raise_end)
+
+
+def _raise_end(plan: "Plan", result: "RunResult") -> None:
+    """Say how the one launch of a run ended, where that was not in order: there is none to go on with.
+
+    Raises:
+        TimeLimitError: the time limit has passed.
+        InterruptedRunError: the user has stopped it.
+        LaunchError: the command has failed, or nothing can be made of what it left.
+    """
+    from placebench.record.end_file import STOPPED, EndFile
+    from placebench.run.asked import TIME_LIMIT
+
+    if result.done:
+        refuse_unreadable(result)
     if result.failures:
         path, reason = result.failures[0]
         raise LaunchError(f"{reason} (its folder is {path})")

@@ -1,7 +1,7 @@
 """Starting a plan: run it and report, or show it."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ import click
 
 from placebench.commands.console import open_console
 from placebench.commands.group import readers_may_leave
-from placebench.errors import InterruptedRunError, LaunchError, Reasons, UsageError
+from placebench.errors import InterruptedRunError, LaunchError, Reasons, TimeLimitError, UsageError
 from placebench.host.terminal import say
 
 if TYPE_CHECKING:
@@ -19,13 +19,45 @@ if TYPE_CHECKING:
     from placebench.spec.auto_rounds import StepChoice
 
 
+def raise_bad_end(plan: "Plan", result: "RunResult") -> None:
+    """Say what of a run is missing, and which launches count though their commands did not end in order.
+
+    Raises:
+        TimeLimitError: the time limit has passed.
+        InterruptedRunError: the user has stopped it.
+        LaunchError: a launch has failed, or nothing can be made of it.
+    """
+    result.raise_unless_done()
+    if result.done:
+        refuse_unreadable(result)
+    if not plan.until_end:
+        return
+    from placebench.record.end_file import STOPPED, EndFile
+    from placebench.record.folder import Status
+    from placebench.run.asked import TIME_LIMIT
+
+    trials = [trial for trial in plan.folder.trials() if trial.status is Status.DONE]
+    bad = {trial.path: end.message for trial in trials if (end := EndFile.read(trial)) and end.message}
+    rest = "the report is of what there was until then"
+    counts = f"{result.done} of {result.total} launches are done; {rest}"
+    if result.late_signal:
+        raise InterruptedRunError(f"stopped by {result.late_signal.name}: {counts}")
+    stopped = {path for path, message in bad.items() if message == STOPPED}
+    if stopped - {plan.folder.trial(*launch).path for launch in plan.done}:  # not by an earlier start of the run
+        raise TimeLimitError(f"{TIME_LIMIT}: {counts}")
+    if failed := [path for path in bad if path not in stopped]:
+        first = f"{bad[failed[0]]} (its folder is {failed[0]})"
+        raise LaunchError(f"{len(failed)} of {result.total} launches failed, the first with: {first}; {rest}")
+
+
 def start(
     plan: "Plan",
     request: "RunRequest",
     command: Sequence[str],
     serve_port: int | None = None,
     trackers: Sequence[str] = (),
-) -> "RunResult | None":
+    raise_end: "Callable[[Plan, RunResult], None]" = raise_bad_end,
+) -> None:
     """Run a plan and report, or show it, or print the file that asks for it.
 
     Args:
@@ -34,13 +66,11 @@ def start(
         command: words of the command line to which such a file would be given.
         serve_port: where its live page is served, 0 for a free port; None for no page.
         trackers: where the run is exported to when it is over.
-
-    Returns:
-        How the run ended, where it was started; its failures are still to be raised where its launch lasts until its
-        command ends.
+        raise_end: says how the run ended, where that was not in order.
 
     Raises:
         UsageError: placements asked for cannot be; the plan of the others is shown.
+        PlacebenchError: the run did not end in order.
     """
     if request.print_config:
         from placebench.plan.as_config import config_text
@@ -49,22 +79,23 @@ def start(
             raise UsageError("--print-config is for placebench's own job: --write-config FILE writes a job file")
         Reasons(plan.refused).raise_any()
         click.echo(config_text(plan, request, command), nl=False)  # noqa: TID251 - a file, YAML escapes its text
-        return None
+        return
     if request.dry_run:
         from placebench.plan.views import show_plan
 
         show_plan(plan, open_console(), verbose=request.verbose)
         sys.stdout.flush()  # before the reasons, also where both go into one pipe
         Reasons(plan.refused).raise_any()
-        return None
+        return
     Path.cwd()  # what a launch starts needs one
     if serve_port is None:
-        return _execute(plan, trackers, verbose=request.verbose)
+        raise_end(plan, _execute(plan, trackers, verbose=request.verbose))
+        return
     from placebench.commands.page import page_beside
 
     with page_beside(plan.folder.path, serve_port) as link:
         say(f"live page: {link}", sys.stderr)
-        return _execute(plan, trackers, verbose=request.verbose)
+        raise_end(plan, _execute(plan, trackers, verbose=request.verbose))
 
 
 def _execute(plan: "Plan", trackers: Sequence[str], *, verbose: bool) -> "RunResult":
@@ -91,14 +122,10 @@ def _execute(plan: "Plan", trackers: Sequence[str], *, verbose: bool) -> "RunRes
             from placebench.commands.tracking import track_run
 
             track_run(result.folder, trackers)
-    if not plan.until_end:
-        result.raise_unless_done()
-    if result.done:
-        _refuse_unreadable(result)
     return result
 
 
-def _refuse_unreadable(result: "RunResult") -> None:
+def refuse_unreadable(result: "RunResult") -> None:
     """Launches that ended in order, and of which the report could make nothing.
 
     Raises:
