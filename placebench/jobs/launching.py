@@ -180,7 +180,7 @@ class Job:
             if need > have:
                 wrong.append(f"placement {shown(name)}: its pools need {need} devices on node {node}, there are {have}")
         if wrong:
-            raise UsageError("\n".join(wrong))
+            raise UsageError(*wrong)
         return Placement(name, pools, {})
 
     def _settings(self, placement: Placement, kind: Kind) -> Settings:
@@ -194,8 +194,7 @@ class Job:
         try:
             return self.adapter.settings(AskedPlacement(placement, kind, self.given))
         except UsageError as error:
-            lines = (f"placement {shown(placement.name)}: {line}" for line in str(error).splitlines())
-            raise UsageError("\n".join(lines)) from None
+            raise UsageError(*(f"placement {shown(placement.name)}: {line}" for line in error.args)) from None
 
     def settings_of(self, word: str, nodes: Nodes | None, kind: Kind) -> Settings:
         """What a placement gives to the command; its arguments and variables from a job file come last.

@@ -213,3 +213,22 @@ def test_what_a_command_leaves_open_is_told_before_it_starts() -> None:
     result = invoke("run", *BASE, "--job", "verl", "--dry-run", "--", "bash", "run.sh")
     assert result.exit_code == 0, result.output
     assert result.stdout.count("algorithm.adv_estimator is $1, which is known only when the job runs") == 1
+
+
+def test_each_reason_against_a_placement_has_its_line() -> None:
+    words = ("--devices", "gpu:4x1", "--placements", "split:3+1/inflight_updates=true/staleness=1")
+    command = ("python", "-m", "verl.trainer.main_ppo", "algorithm.adv_estimator=grpo")
+    result = invoke("run", "--dry-run", "--job", "verl", *words, "--", *command)
+    assert (result.exit_code, result.stdout) == (2, "")
+    about = [line for line in result.stderr.splitlines() if "split:3+1/inflight_updates=true" in line]
+    assert len(about) > 1
+    assert all(line.count("placement '") == 1 for line in result.stderr.splitlines()), result.stderr
+
+
+def test_each_reason_against_pools_has_its_line() -> None:
+    pools = "placements: {mine: {pools: {a: [1, 1], b: 0, c: 9}}}"
+    file = job_file(f"job: command\ncommand: python plain.py\n{pools}\n")
+    result = invoke("run", *BASE, "--job", file, "--dry-run")
+    lines = [line for line in result.stderr.splitlines() if "placement 'mine'" in line]
+    assert len(lines) == 3, result.stderr
+    assert all(line.count("placement 'mine'") == 1 for line in lines)
