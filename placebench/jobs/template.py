@@ -1,8 +1,11 @@
 """A job file to begin with: every key with its meaning, what need not be said behind a sign of comment."""
 
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import yaml
 
 from placebench.errors import UsageError
 from placebench.jobs.registry import ADAPTERS
@@ -67,5 +70,7 @@ def _lines(framework: str, command: Sequence[str]) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """A text that YAML reads as such."""
-    return "'" + text.replace("'", "''") + "'"
+    """A text that YAML reads as such, on one line: within single quotes, an end of a line would become a blank."""
+    if text.isprintable():
+        return "'" + text.replace("'", "''") + "'"
+    return yaml.safe_dump(text, default_style='"', width=sys.maxsize).rstrip("\n")
