@@ -336,8 +336,9 @@ def _plan_of_the_possible(request: RunRequest, facts: Facts) -> Plan | None:
 
 
 def default_name(words: str) -> str:
-    """A run's name from its placement words: what of them can stand in a folder's name."""
-    return slug(words)[:_LONGEST_NAME].strip("-.+=_@") or "run"
+    """A run's name from its placement words: what of them `checks.wrong_name` lets stand in a folder's name."""
+    name = slug("".join(char if char.isascii() else "-" for char in words))[:_LONGEST_NAME].strip("-.+=_@")
+    return name if name not in ("", "latest") else "run"
 
 
 def _bind(placements: Sequence[Placement], devices: Sequence[Device], facts: Facts) -> None:

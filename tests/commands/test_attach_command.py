@@ -89,6 +89,11 @@ def test_a_loop_without_steps_is_shown_as_one() -> None:
     assert not [line for line in report.splitlines() if line.startswith(("- Ratio:", "- Verdict:"))]
 
 
+def test_a_script_of_any_name_gives_the_run_a_name() -> None:
+    result = attach("jöb.py", "--dry-run", text=LOOP)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
 def test_spans_that_name_no_phase_are_told() -> None:
     text = LOOP.replace('"gen"', '"generate"').replace('"update_actor"', '"reward"')
     text += "    with span('adv'), span('part of adv'):\n        time.sleep(0.01)\n"

@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -365,8 +365,10 @@ def test_the_dry_run_shows_what_a_placement_sets(tmp_path: Path, monkeypatch: py
 
 
 @given(st.text(max_size=80))
+@example("attach-jöb.py")
+@example("latest")
 def test_a_default_name_can_name_a_folder(words: str) -> None:
     name = default_name(words)
     assert 0 < len(name) <= 60
     assert name == Path(name).name
-    assert name[0].isalnum()
+    assert not [*checks.wrong_name(name)]
