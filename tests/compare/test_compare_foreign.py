@@ -156,3 +156,16 @@ def test_a_span_that_never_ended_is_not_taken_for_idle_time(tmp_path: Path) -> N
 
     cut = replace(SPLIT, times={**SPLIT.times, "update_actor": (1.31, 1.32), "update_weights": (1.32, 1.33)})
     assert warnings(tmp_path, "split", edit, layouts={"split": cut}) == []
+
+
+def test_processes_beside_each_other_are_told_of_placebench_s_own_job_alone(tmp_path: Path) -> None:
+    def three(line: dict[str, Any]) -> None:
+        if line["device"] == "cpu:0":
+            line["compute_processes"] = 3
+
+    told = "round 1 standard: gpu:0 had 2 processes beside the job's own in the measured steps: another job"
+    assert told in warnings(tmp_path / "own", "standard", three)
+    # How many of them a framework starts on a GPU is not known: a trainer and its engine are two.
+    assert [
+        line for line in warnings(tmp_path / "user", "standard", three, of_user=True) if "another job" in line
+    ] == []
