@@ -103,7 +103,8 @@ class NvmlSource:
         notes = [
             "util: share of the driver's sampling period in which any kernel ran, also one that only waits",
             "memory_bytes: allocated by all processes, without memory_reserved_bytes",
-            f"power: the driver's buffer, emptied every {_SLOW_EVERY_S:g} s; power_w of samples: an average over 1 s",
+            f"power: the driver's buffer, emptied every {_SLOW_EVERY_S:g} s",
+            "power_w of samples: an average over 1 s on Ampere and newer, at the sample on GA100 (A100, A30) and older",
             f"energy_j: read at the start, every {_ENERGY_EVERY_S:g} s and at the end, just before the line's clock",
             "earlier_processes: by NVML's process ids, which a container may not see, and then it is 0 or null",
         ]

@@ -77,7 +77,14 @@ QUANTITIES: tuple[Quantity, ...] = (
         "at the sample; CPU: resident memory summed over processes, pages they share counted in each;"
         " GPU: allocated by all processes, without what the driver reserves",
     ),
-    Quantity("power_w", "W", _BOTH, "board power; averaged over 1 s on Ampere and newer; null on CPU devices"),
+    Quantity(
+        "power_w",
+        "W",
+        _BOTH,
+        # nvmlDeviceGetPowerUsage
+        "board power; averaged over 1 s on Ampere and newer, but at the sample on GA100 (A100, A30) and older; null on"
+        " CPU devices",
+    ),
     Quantity("processes", "1", _CPU, "processes counted: the worker and its children, the controller alone"),
     Quantity("memory_reserved_bytes", "B", _NVML, "reserved by the driver, at the sample"),
     Quantity("temperature_c", "°C", _NVML, "of the GPU, once a second"),
