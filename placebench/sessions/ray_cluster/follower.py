@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from placebench.record.folder import Trial, append_jsonl, append_to
@@ -35,6 +36,8 @@ class Follower:
         self.table = ClockTable(clock)
         # Questions not answered yet: a drained line is in the answer and nowhere else.
         self._asked: dict[str, Any] = {}
+        # Why a file cannot be written any longer.
+        self._failed: str | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
@@ -50,7 +53,7 @@ class Follower:
         self._thread.start()
 
     def stop(self, last: Mapping[str, list[dict[str, Any]]]) -> None:
-        """End the following and write the agents' last lines, by node."""
+        """End the following, write the agents' last lines, by node, and say where writing has failed."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(_ANSWER_S)
@@ -58,6 +61,8 @@ class Follower:
         for node, lines in last.items():
             if self.table.knows(node):  # not so when the launch has failed before its clock was measured
                 self._write(node, lines)
+        if self._failed:
+            print(f"what was sampled could not all be written, device figures are missing: {self._failed}", flush=True)
 
     def _follow(self) -> None:
         due = time.monotonic() + _MEASURE_EVERY_S
@@ -100,12 +105,23 @@ class Follower:
 
         measured = measure_offset(node, ask, self._clock)
         self.table.add(measured)
-        with append_to(self._trial.clocks) as stream:
-            append_jsonl(stream, asdict(measured))
+        self._append(self._trial.clocks, [asdict(measured)])
 
     def _write(self, node: str, lines: list[dict[str, Any]]) -> None:
         """Append a node's lines; the controller is sampled where it runs, and nowhere else."""
-        with append_to(self._trial.device_samples) as stream:
-            for line in lines:
-                if node == self._home or line.get("device") != CONTROLLER:
-                    append_jsonl(stream, self.table.shift(node, line))
+        kept = (line for line in lines if node == self._home or line.get("device") != CONTROLLER)
+        self._append(self._trial.device_samples, (self.table.shift(node, line) for line in kept))
+
+    def _append(self, path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Append lines, and none any more once that has failed: a line of which half was written is the last one.
+
+        Nodes are followed nevertheless, as what they sample would fill their memory.
+        """
+        if self._failed:
+            return
+        try:
+            with append_to(path) as stream:
+                for line in lines:
+                    append_jsonl(stream, line)
+        except OSError as error:
+            self._failed = f"{path}: {error.strerror}"

@@ -1,0 +1,63 @@
+"""The thread that follows the agents of a launch's nodes, here made-up ones that answer at once."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from disks import small_disk
+from launching import wait_for
+
+from placebench.record.folder import Trial, read_jsonl
+from placebench.sessions.ray_cluster import follower
+from placebench.sessions.ray_cluster.follower import Follower
+from placebench.telemetry.spans import SpanClock
+
+
+class CallError(Exception):
+    """What a call of these agents could raise."""
+
+
+class AnsweredCalls:
+    """Calls whose reference is the answer."""
+
+    error = failed = died = CallError
+
+    def get(self, answers: list[Any], timeout_s: float | None = None) -> list[Any]:
+        """They are there."""
+        return [answer[0] for answer in answers]
+
+    def wait(self, answers: list[Any], count: int = 1, timeout_s: float | None = None) -> list[Any]:
+        """All of them are there."""
+        return answers
+
+
+def agent(clock: SpanClock, drained: list[int]) -> Any:
+    """An agent that has one sample of 1 KB and more whenever it is asked."""
+
+    def drain() -> list[Any]:
+        drained.append(len(drained))
+        line = {"kind": "sample", "device": "cpu:0", "mono": clock.mono(), "number": drained[-1], "text": "x" * 1000}
+        return [([line], None)]
+
+    return SimpleNamespace(now=SimpleNamespace(remote=lambda: [clock.mono()]), drain=SimpleNamespace(remote=drain))
+
+
+def test_what_cannot_be_written_is_told_and_the_nodes_are_followed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(follower, "_FETCH_EVERY_S", 0.001)
+    clock, drained = SpanClock(), list[int]()
+    with small_disk(tmp_path / "trial", "16k") as disk:
+        trial = Trial(disk)
+        followed = Follower(trial, {"a": agent(clock, drained)}, "a", clock, AnsweredCalls())
+        followed.start()
+        wait_for(lambda: len(drained) > 50)
+        followed.stop({"a": []})
+        numbers = [line["number"] for line in read_jsonl(trial.device_samples)]
+    assert numbers == list(range(len(numbers)))
+    assert 0 < len(numbers) < 16
+    assert capsys.readouterr().out == (
+        f"what was sampled could not all be written, device figures are missing: {trial.device_samples}: No space left"
+        " on device\n"
+    )
