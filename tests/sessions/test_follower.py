@@ -1,5 +1,6 @@
 """The thread that follows the agents of a launch's nodes, here made-up ones that answer at once."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,13 +24,13 @@ class AnsweredCalls:
 
     error = failed = died = CallError
 
-    def get(self, answers: list[Any], timeout_s: float | None = None) -> list[Any]:
+    def get(self, answers: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
         """They are there."""
         return [answer[0] for answer in answers]
 
-    def wait(self, answers: list[Any], count: int = 1, timeout_s: float | None = None) -> list[Any]:
+    def wait(self, answers: Sequence[Any], count: int = 1, timeout_s: float | None = None) -> list[Any]:
         """All of them are there."""
-        return answers
+        return list(answers)
 
 
 def agent(clock: SpanClock, drained: list[int]) -> Any:
