@@ -107,7 +107,7 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     yield from [("job", f"{plan.job.spec.job}, {plan.job.adapter.reading}")] if plan.job else _training(plan)
     count = "as many as the command has" if plan.steps >= MOST_STEPS else f"{plan.steps - plan.steps_before} a launch"
     if plan.start:
-        yield "start", f"every launch goes on from {plan.start.path}, behind step {plan.start.step}"
+        yield "start", f"every launch from checkpoint {plan.start.path}, behind step {plan.start.step}"
         count += f", up to number {plan.steps}"
     yield "steps", f"{count}, the first {plan.warmup_steps} left out of the numbers"
     if plan.auto and plan.auto.chooses_steps:
