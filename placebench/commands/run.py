@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from placebench.commands.completion import complete_placements, complete_runs
 from placebench.commands.options import RUNS, StartingCommand, WholeRange, option, option_group, read_rounds, read_share
@@ -87,7 +88,7 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
         "--write-config",
         type=OutputPath(),
         metavar="FILE",
-        help="Write a job file for --job, every key with its meaning, and start nothing.",
+        help="Write a job file of --job and the command alone, every key with its meaning, and start nothing.",
     ),
 )
 def run(
@@ -101,6 +102,7 @@ def run(
     if write_config is not None:
         from placebench.jobs.template import write_template
 
+        _refuse_beside_a_template(write_config)
         write_template(write_config, given["job"], given["command"])
         say(f"{write_config}: edit it, then placebench run --job {write_config} --dry-run")
         return
@@ -128,3 +130,23 @@ def run(
         if note:
             say(f"placebench: {note}", sys.stderr)
         start(resume_plan(folder, request), request, command, serve_port, trackers)
+
+
+def _refuse_beside_a_template(path: Path) -> None:
+    """A job file to begin with has nothing of most options: they would be lost.
+
+    Raises:
+        UsageError: others are given.
+    """
+    context = click.get_current_context()
+    taken = {"job", "command", "write_config"}
+    given = [
+        param.opts[0]
+        for param in context.command.params
+        if param.name not in taken and context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UsageError(
+            f"--write-config {path}: it takes --job and the command alone: leave out {', '.join(given)}, and give"
+            f" {'it' if len(given) == 1 else 'them'} to placebench run --job {path}"
+        )

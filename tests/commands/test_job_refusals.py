@@ -163,13 +163,24 @@ def job_file(text: str) -> str:
         (["--job", "verl", "--write-config", "plain.py"], "", ["plain.py: it is there already"]),
         (["--job", "verl", "--print-config", "--", "python"], "", ["--print-config is for placebench's own job"]),
         (["--job", "vrel", "--write-config", "new.yaml"], "", ["--job 'vrel' is no framework: use verl"]),
+        (
+            ["--job", "verl", "--write-config", "new.yaml", "--rounds", "5", "--", "python", "verl.py"],
+            "",
+            ["leave out --rounds, and give it to placebench run --job new.yaml"],
+        ),
+        (
+            ["--write-config", "new.yaml", "--set", "x=y", "--rounds", "no", "--resume", "x", "--placements", "ddp:2"],
+            "",
+            ["it takes --job and the command alone: leave out --placements, --rounds, --resume, --set, and give them"],
+        ),
     ],
 )
 def test_every_wrong_job_is_refused_in_a_line_each(arguments: list[str], file: str, lines: list[str]) -> None:
     if file:
         job_file(file)
-    result = invoke("run", *BASE, *arguments)
+    result = invoke("run", *(() if "--write-config" in arguments else BASE), *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
+    assert not Path("new.yaml").exists()
     said = result.stderr.splitlines()
     assert len(said) == len(lines)
     for line in lines:
