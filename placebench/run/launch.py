@@ -16,8 +16,10 @@ from placebench.host.ownership import RunRecord
 from placebench.host.processes import LaunchMark, oom_kills, stop_process
 from placebench.jobs.launching import launch_names
 from placebench.plan.plan import Plan, PlannedLaunch
+from placebench.record.end_file import EndFile
 from placebench.record.folder import IN_STEP, SCHEMA_VERSION, STOPPING, RunFolder, Status, Trial, read_jsonl
 from placebench.record.launch_file import LaunchFile
+from placebench.record.launch_lines import count_steps
 from placebench.record.parts import ClusterRecord, PlacementRecord
 from placebench.record.progress import LaunchState, activity
 from placebench.record.run_file import LaunchWall
@@ -118,8 +120,9 @@ class Launcher:
             except DamagedFilesError as error:
                 end = LaunchEnd(Status.FAILED, str(error))
             stop_process(job, _LAST_GRACE_S if self._plan.until_end else _JOB_GRACE_S)
+            unmeasured = self._without_measured_steps(trial)
             if self._plan.until_end and end.status is Status.INTERRUPTED and job.returncode == JobExit.DONE:
-                end = LaunchEnd(Status.DONE)
+                end = end if unmeasured else LaunchEnd(Status.DONE)
             job_ended = time.monotonic()
             notes = self._server.notes if self._server else ()
             notes += watch.pauses + _end_sampler(sampler, trial) + (clock_notes(trial) if self._plan.cluster else ())
@@ -136,9 +139,23 @@ class Launcher:
         if end.status is not Status.DONE and not ends_run and (missing := lacks_only(trial)):
             notes += (f"the launch is done but for {missing}: {end.reason} (see {trial.path})",)
             end = LaunchEnd(Status.DONE)
+        if end.status is Status.DONE and unmeasured:
+            end = LaunchEnd(Status.FAILED, unmeasured)
         write_end(trial, end, self._plan, launch.placement)
         wall = _launch_wall(trial, started, job_ended, time.monotonic())
         return LaunchResult(end.status, end.reason, wall, notes, ends_run)
+
+    def _without_measured_steps(self, trial: Trial) -> str | None:
+        """Why there is nothing to report on of a command that has ended within its warm-up; None of one that has not.
+
+        How many steps it has is known only by its end.
+        """
+        had, warmup = count_steps(trial) if self._plan.until_end else 0, self._plan.warmup_steps
+        if not 0 < had <= warmup:  # none are those of a damaged file, which the report names
+            return None
+        none_left = f"the command had {had} step{'s' * (had != 1)}, and --warmup-steps {warmup} leaves none to measure"
+        end = EndFile.read(trial)
+        return f"{end.message}; {none_left}" if end and end.message else none_left
 
     def _start_sampler(self, trial: Trial, processes: LaunchProcesses) -> subprocess.Popen[bytes] | None:
         hz = 0.0 if self._plan.cluster else self._plan.sample_hz  # on a cluster the job has one started on every node

@@ -107,3 +107,13 @@ def test_a_signal_has_its_exit_code() -> None:
     user.join()
     assert result.exit_code == 130, result.output
     assert last_line(result).startswith("placebench: stopped by SIGTERM: ")
+
+
+def test_a_warm_up_that_leaves_no_step_is_a_failure() -> None:
+    write(Path(), "own.py", STEPS)
+    result = invoke("attach", *BASE, "--warmup-steps", "50", "--", sys.executable, "own.py")
+    assert result.exit_code == 3, result.output
+    assert last_line(result) == (
+        "placebench: failed, the command had 3 steps, and --warmup-steps 50 leaves none to measure (its folder is"
+        f" {run_folder()}/trials/01-job)"
+    )
