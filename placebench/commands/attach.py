@@ -21,6 +21,7 @@ from placebench.commands.run_options import SECONDS, run_option
 from placebench.commands.start import refuse_unreadable, start
 from placebench.errors import InterruptedRunError, LaunchError, TimeLimitError, UsageError
 from placebench.spec.auto_rounds import MOST_STEPS
+from placebench.spec.legible import shown
 
 if TYPE_CHECKING:
     from placebench.plan.plan import Plan
@@ -77,12 +78,15 @@ def attach(job: str, steps: int | None, warmup_steps: int, command: tuple[str, .
 
     It ends when the command does. Ctrl-C ends the command; the report then covers what there was.
     """
+    from placebench.jobs.registry import ADAPTERS
     from placebench.jobs.spec import literal
     from placebench.plan.plan import default_name, make_plan
     from placebench.plan.request import RunRequest
 
     if not command:
         raise UsageError("there is no command: write it behind --")
+    if job not in ADAPTERS:
+        raise UsageError(f"--job: unknown framework {shown(job)}: use {', '.join(ADAPTERS)}")
     keys: dict[str, Any] = {"job": job, "command": [literal(word) for word in command]}
     keys |= {"until_end": True, "quiet": False, "each_node": False}  # it calls srun itself
     keys |= {"placements": {_PLACEMENT: {}}, "steps": steps or MOST_STEPS, "warmup_steps": warmup_steps}

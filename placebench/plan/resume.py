@@ -19,6 +19,7 @@ from placebench.plan.workload_checks import unusable_workload
 from placebench.record.folder import RunFolder, Status
 from placebench.record.launch_lines import read_launch
 from placebench.record.run_file import RunFile, read_run_file
+from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.check import Check, Facts, collect
 from placebench.spec.devices import Device, DeviceSpec, devices_per_node, with_labels
@@ -196,8 +197,14 @@ def _other_job(job: Job, request: RunRequest) -> Iterator[str]:
     if "job" in now:
         changed = Job(now["job"]).record.spec
         yield from (
-            _difference(key, changed.get(key), then.get(key)) for key in keys if changed.get(key) != then.get(key)
+            _difference(key, _in_words(key, changed.get(key)), _in_words(key, then.get(key)))
+            for key in keys
+            if changed.get(key) != then.get(key)
         )
+
+
+def _in_words(key: str, value: object) -> object:
+    return "as many as the command has" if (key, value) == ("steps", MOST_STEPS) else value
 
 
 def _other_job_placements(words: str, job: Job, record: RunFile, placements: Sequence[RunPlacement]) -> Iterator[str]:

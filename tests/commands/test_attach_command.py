@@ -179,7 +179,7 @@ def test_a_command_that_says_nothing_ends_in_a_line() -> None:
     ("words", "said"),
     [
         ([], "there is no command: write it behind --"),
-        (["--job", "vrel", "--", "python", "x"], "job: unknown framework 'vrel': use"),
+        (["--job", "vrel", "--", "python", "x"], "placebench: --job: unknown framework 'vrel': use verl, "),
         (["--", "pyhton", "x"], "command: there is no program 'pyhton' on PATH"),
         (["--devices", "tpu:1", "--", "python", "x"], "tpu:1"),
         (["--steps", "2", "--warmup-steps", "2", "--", "python", "x"], "warmup_steps 2 leaves none of 2 steps"),
@@ -190,6 +190,7 @@ def test_wrong_calls_are_refused_in_a_line(words: list[str], said: str) -> None:
     assert (result.exit_code, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()
     assert said in line
+    assert "job file" not in line
     assert not Path("runs").exists()
 
 

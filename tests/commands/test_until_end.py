@@ -90,6 +90,8 @@ def test_a_time_limit_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_attached_run_that_goes_on_has_a_time_limit_too() -> None:
     words = ("attach", *BASE, "--time-limit", "0.5", "--", "sleep", "600")
     assert invoke(*words).exit_code == 124
+    changed = invoke("run", "--resume", str(run_folder()), "--steps", "3")
+    assert last_line(changed).startswith("placebench: --resume: steps is 3 now and as many as the command has in the")
     result = invoke("run", "--resume", str(run_folder()), "--time-limit", "0.5")
     assert result.exit_code == 124, result.output
     assert last_line(result).startswith("placebench: the time limit has passed: 0 of 1 launches are done; go on with")
