@@ -273,7 +273,8 @@ def make_plan(request: RunRequest) -> Plan:
     started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     folder = RunFolder((request.out or Path("runs")) / f"{started}-{name}")
     facts.add(folder=folder.path)
-    reasons = collect(_CHECKS if request.job is None else _JOB_CHECKS, facts)
+    found = collect(_CHECKS if request.job is None else _JOB_CHECKS, facts)
+    reasons = Reasons(map(request.in_file, found.lines))
     if reasons.lines and request.dry_run and (partial := _plan_of_the_possible(request, facts)):
         return replace(partial, refused=reasons.lines)
     reasons.raise_any()

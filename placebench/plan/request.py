@@ -86,10 +86,19 @@ class RunRequest:
     """Whether a job's scripts may end processes that are not theirs."""
     origin: Callable[[str], str] = field(default=lambda key: "workload")
     """Where a dotted workload key was set, for messages."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Where the file has the keys that are options too and were not given as such, for messages."""
     wrong: Sequence[str] = ()
     """Why some of what was given cannot be read, one line each."""
     unknown: frozenset[str] = frozenset()
     """Dotted workload keys, and fields of this class, whose values nobody knows for that."""
+
+    def in_file(self, reason: str) -> str:
+        """A reason against an option; where that stands in the file, one against the key there."""
+        for key, place in self.places.items():
+            if reason.startswith(f"--{key} "):
+                return f"{place}: {reason.removeprefix('--')}"
+        return reason
 
 
 def build_request(
@@ -151,6 +160,7 @@ def build_request(
     return RunRequest(
         workload=merge({key: value for key, value in (content or {}).items() if key not in RUN_KEYS}, over),
         origin=lambda key: _origin(key, flags, config),
+        places={key: _place(config, key) for key in run_keys.keys() - options.keys()} if config else {},
         wrong=reasons.lines,
         unknown=frozenset(unknown),
         **{**run_keys, **options},
@@ -205,6 +215,7 @@ def _job_request(
     return RunRequest(
         job=keys,
         origin=lambda key: _origin(key, flags, config, "the job"),
+        places={key: _place(config, key) for key in run_keys.keys() - options.keys()} if config else {},
         wrong=reasons.lines,
         unknown=frozenset(unknown),
         **{**run_keys, **options},

@@ -243,3 +243,23 @@ def test_each_reason_against_pools_has_its_line() -> None:
     lines = [line for line in result.stderr.splitlines() if "placement 'mine'" in line]
     assert len(lines) == 3, result.stderr
     assert all(line.count("placement 'mine'") == 1 for line in lines)
+
+
+def test_keys_of_the_file_are_named_with_their_lines_and_options_as_options() -> None:
+    write(Path(), "file", "")
+    keys = "devices: tpu:3\nname: a b\nout: file\n"
+    job_file(f"job: command\ncommand: python plain.py\n{keys}")
+    write(Path(), "own.yaml", keys)
+    for option, line in (("--job", 3), ("--config", 1)):
+        file = "mine.yaml" if option == "--job" else "own.yaml"
+        said = invoke("run", "--dry-run", option, file).stderr.splitlines()
+        expected = {
+            f"placebench: {file}, line {line}: devices 'tpu:3': write cpu:N",
+            f"placebench: {file}, line {line + 1}: name 'a b': use up to 100 letters",
+            f"placebench: {file}, line {line + 2}: out file: file is a file; name a folder",
+        }
+        assert len(said) == len(expected)
+        assert all(any(one.startswith(start) for one in said) for start in expected), said
+        given = invoke("run", "--dry-run", option, file, "--name", "c d", "--devices", "tpu:4").stderr
+        assert "placebench: --name 'c d': use" in given
+        assert "placebench: --devices 'tpu:4': write" in given
