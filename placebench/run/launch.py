@@ -29,7 +29,7 @@ from placebench.run.processes import LaunchProcesses
 from placebench.run.watch import NOT_AS_WRITTEN, DamagedFilesError, Pause, TrialWatch
 from placebench.sessions.ray_cluster.clocks import clock_notes
 from placebench.sessions.ray_cluster.discovery import Cluster
-from placebench.spec.text import format_seconds
+from placebench.spec.text import format_seconds, plural
 from placebench.spec.workload import placed_workload
 
 JOB = (sys.executable, "-m", "placebench.jobs.ppo")
@@ -153,7 +153,7 @@ class Launcher:
         had, warmup = count_steps(trial) if self._plan.until_end else 0, self._plan.warmup_steps
         if not 0 < had <= warmup:  # none are those of a damaged file, which the report names
             return None
-        none_left = f"the command had {had} step{'s' * (had != 1)}, and --warmup-steps {warmup} leaves none to measure"
+        none_left = f"the command had {plural(had, 'step')}, and --warmup-steps {warmup} leaves none to measure"
         end = EndFile.read(trial)
         return f"{end.message}; {none_left}" if end and end.message else none_left
 
