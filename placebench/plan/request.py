@@ -160,7 +160,7 @@ def build_request(
     return RunRequest(
         workload=merge({key: value for key, value in (content or {}).items() if key not in RUN_KEYS}, over),
         origin=lambda key: _origin(key, flags, config),
-        places={key: _place(config, key) for key in run_keys.keys() - options.keys()} if config else {},
+        places={key: _place(config, key) for key in run_keys.keys() - options.keys() - unknown} if config else {},
         wrong=reasons.lines,
         unknown=frozenset(unknown),
         **{**run_keys, **options},
@@ -215,7 +215,7 @@ def _job_request(
     return RunRequest(
         job=keys,
         origin=lambda key: _origin(key, flags, config, "the job"),
-        places={key: _place(config, key) for key in run_keys.keys() - options.keys()} if config else {},
+        places={key: _place(config, key) for key in run_keys.keys() - options.keys() - unknown} if config else {},
         wrong=reasons.lines,
         unknown=frozenset(unknown),
         **{**run_keys, **options},
