@@ -213,7 +213,7 @@ def parse_share(option: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1:
-        raise UsageError(f"{option} {shown(text)}: write a share from 0 to below 100 %, such as 5% or 0.05")
+        raise UsageError(f"{option} {shown(text)}: write a share, such as 5% or 0.05, from 0 to below 100 %")
     return value
 
 

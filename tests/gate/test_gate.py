@@ -198,7 +198,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             ["check", "run", "--baseline", "base.json", "--max-regression", "5"],
             2,
-            "write a share from 0 to below 100 %, such as 5% or 0.05",
+            "write a share, such as 5% or 0.05, from 0 to below 100 %",
         ),
         (["check", "run", "--baseline", "base.json", "--max-regression", "-5%"], 2, "write a share"),
         (["check", "run", "--baseline", "base.json", "--metric", "steps"], 2, "no such number: use step, gen, "),
