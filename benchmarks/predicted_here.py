@@ -3,11 +3,11 @@
     python benchmarks/predicted_here.py calibrate qwen2.5-0.5b:ppo:16384 --into FOLDER --seconds 120
     python benchmarks/predicted_here.py measure FOLDER --into MEASURED --seconds 210
 
-`calibrate` has one launch go through a few sizes (see `calibrate_predictor.py`), traced steps included, and writes what
-all other sizes are expected to take by it: `predictions.json`, and `predictions-one.json` by the first of the
-calibrating sizes alone. `measure` has launches go through the sizes that were predicted, until the time is over, and
-compares: `errors.csv` and `errors-one.csv`. In a checkout it measures only what is committed as it is, so that nobody
-can choose a prediction afterwards. Several folders, each of a model, take turns.
+`calibrate` has launches go through a few sizes (see `calibrate_predictor.py`), the first of them with traced steps, and
+writes what all other sizes are expected to take by them: `predictions.json`, and `predictions-one.json` by the first of
+the calibrating sizes alone, in the first launch. `measure` has launches go through the sizes that were predicted, until
+the time is over, and compares: `errors.csv` and `errors-one.csv`. In a checkout it measures only what is committed as
+it is, so that nobody can choose a prediction afterwards. Several folders, each of a model, take turns.
 
     python benchmarks/predicted_here.py predict qwen2.5-0.5b:ppo:16384 --by CALIBRATION --into predictions.json
 
@@ -39,6 +39,8 @@ from placebench.report.calibrations import load_calibration
 CALIBRATING = ("64x512+512", "8x256+512", "256x128+128", "16x1536+512")
 TRACED = ("8x1024+32", "32x3072+32", "256x128+32")
 PREDICTED = ("8x256+256", "256x192+64", "32x256+768", "64x1024+256", "128x256+256", "16x3072+1024")
+# The first calibrating launch compiles and traces: it has so many times as long as each of the others.
+FIRST_SHARE = 2.0
 # For a host without GPUs, on which the figures mean nothing.
 SMALL_CALIBRATING, SMALL_PREDICTED = ("8x16+8", "4x16+8"), ("16x16+8", "4x8+4")
 
@@ -79,24 +81,44 @@ def main() -> None:
 @_STEPS
 @_POINTS
 @_SETTINGS
+@click.option(
+    "--launches",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="One launch can be slower than another as a whole: several even that out.",
+)
 def calibrate(
-    model: str, into: Path, seconds: float, steps: int, points: tuple[str, ...], settings: tuple[str, ...]
+    model: str,
+    into: Path,
+    seconds: float,
+    steps: int,
+    points: tuple[str, ...],
+    settings: tuple[str, ...],
+    launches: int,
 ) -> None:
     """Measure a few sizes and predict others."""
     begin, is_gpu = time.monotonic(), discover()[0].kind == "gpu"
     calibrating, predicted = (CALIBRATING, PREDICTED) if is_gpu else (SMALL_CALIBRATING, SMALL_PREDICTED)
-    traced = [word for point in TRACED for word in ("--trace", point)] if is_gpu else []
+    traced = TRACED if is_gpu else ()
     into.mkdir(parents=True, exist_ok=True)
-    measured = into / f"calibration-{model.replace(':', '-')}.json"
-    if not _launch(model, measured, calibrating, [*traced, *_words("--set", settings)], steps, seconds):
+    asked = len(calibrating) + len(traced)
+    files = []
+    for number in range(1, launches + 1):
+        name = f"calibration-{model.replace(':', '-')}{f'-{number}' if number > 1 else ''}.json"
+        share = FIRST_SHARE if number == 1 else 1.0
+        left = (seconds - (time.monotonic() - begin)) * share / (share + launches - number)
+        words = [*_words("--trace" if number == 1 else "--point", traced), *_words("--set", settings)]
+        if not _launch(model, into / name, calibrating, words, steps, left):
+            continue
+        files.append(read_calibration(into / name))
+        if len(files[-1].cases) < asked:
+            print(f"{name}: only {len(files[-1].cases)} of {asked} sizes had time: give it more --seconds", flush=True)
+    if not files:
         raise click.ClickException("nothing was measured to predict by; see above")
-    file = read_calibration(measured)
-    asked = len(calibrating) + len(traced) // 2
-    if len(file.cases) < asked:
-        print(f"{into.name}: only {len(file.cases)} of {asked} sizes had time: give it more --seconds", flush=True)
     configurations = [_configuration(model, point) for point in points or predicted]
-    predict_all([file], configurations, into / "predictions.json", settings)
-    first = file.model_copy(update={"cases": file.cases[:1]})
+    predict_all(files, configurations, into / "predictions.json", settings)
+    first = files[0].model_copy(update={"cases": files[0].cases[:1]})
     predict_all([first], configurations, into / "predictions-one.json", settings)
     print(f"{into.name}: calibrated in {time.monotonic() - begin:.0f} s", flush=True)
 

@@ -4,7 +4,7 @@ import csv
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from predicted_here import main
 from sizes_launch import SizesJob
 from synthetic_run import SyntheticRun
 
-from placebench.record.calibration_file import read_calibration
+from placebench.record.calibration_file import MeasuredCase, MeasuredPhase, read_calibration
 
 CALIBRATED = ROOT / "runs/reference/calibration/here/qwen2.5-0.5b-ppo-16384/calibration-qwen2.5-0.5b-ppo-16384.json"
 SIZES = ("8x256+256", "16x3072+1024")
@@ -81,7 +81,46 @@ def test_a_calibration_that_had_no_time_for_all_sizes_says_so(tmp_path: Path, mo
     words = ["calibrate", "qwen2.5-0.5b:ppo:16384", "--point", SIZES[0], "--into", str(tmp_path / "0.5b")]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
-    assert "0.5b: only 1 of 2 sizes had time: give it more --seconds" in done.output
+    assert "calibration-qwen2.5-0.5b-ppo-16384.json: only 1 of 2 sizes had time: give it more --seconds" in done.output
+
+
+def test_several_launches_calibrate_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, asked = read_calibration(CALIBRATED), []
+
+    def launch(model: str, into: Path, points: Sequence[str], words: Sequence[str], steps: int, seconds: float) -> bool:
+        asked.append(seconds)
+        if len(asked) == 3:
+            return False  # it had no time
+        slower = [
+            case.model_copy(update={"step_s": case.step_s * len(asked), "phases": tuple(_slower(case, len(asked)))})
+            for case in whole.cases
+            if case.step_s is not None
+        ]
+        into.write_text(whole.model_copy(update={"cases": tuple(slower)}).model_dump_json(), encoding="utf-8")
+        return True
+
+    monkeypatch.setattr("predicted_here._launch", launch)
+    words = ["calibrate", "qwen2.5-0.5b:ppo:16384", "--into", str(tmp_path / "both"), "--launches", "3"]
+    done = CliRunner().invoke(main, [*words, "--seconds", "400"])
+    assert done.exit_code == 0, done.output
+    assert asked == pytest.approx([200, 200, 400], rel=0.1)  # nothing here takes any time
+    names = [path.name for path in (tmp_path / "both").glob("calibration-*")]
+    assert sorted(names) == ["calibration-qwen2.5-0.5b-ppo-16384-2.json", "calibration-qwen2.5-0.5b-ppo-16384.json"]
+    for number, words in enumerate((["--launches", "1"], ["--launches", "2"])):
+        asked.clear()
+        into = tmp_path / str(number)
+        command = ["calibrate", "qwen2.5-0.5b:ppo:16384", "--into", str(into), *words]
+        assert CliRunner().invoke(main, command).exit_code == 0
+    alone, together = (
+        [one["step_s"] for one in json.loads(path.read_text(encoding="utf-8"))["predictions"].values()]
+        for path in (tmp_path / "0" / "predictions.json", tmp_path / "1" / "predictions.json")
+    )
+    assert all(1.2 < more / less < 1.8 for less, more in zip(alone, together, strict=True))
+
+
+def _slower(case: MeasuredCase, times: float) -> Iterator[MeasuredPhase]:
+    for phase in case.phases:
+        yield phase.model_copy(update={"seconds": phase.seconds * times})
 
 
 def test_the_kernels_of_its_traced_steps_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
