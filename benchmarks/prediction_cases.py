@@ -241,7 +241,7 @@ def predicted_before(path: Path) -> Iterator[Result]:
     """Steps that were predicted before they were run, as `predicted_runs.py` and `predicted_here.py` wrote them.
 
     Those of `errors*.csv` ran on another host than what they were predicted from; those of the folders under `here` and
-    `committed` on the host on which one launch through a few other sizes had calibrated the predictor.
+    `committed` on the host on which launches through a few other sizes had calibrated the predictor.
     """
     for errors in sorted(path.glob("errors*.csv")):
         measured_at = "/".join(filter(None, (path.name, MEASURED_AT[errors.name])))
@@ -368,13 +368,14 @@ def own_host_folders(path: Path) -> list[Path]:
 def sizes_again(path: Path) -> Iterator[tuple[float, tuple[float, ...]]]:
     """Of each size that was measured on the host of its calibration: seconds by today's predictor, and by launch."""
     for folder in own_host_folders(path):
-        (calibration,) = folder.glob("calibration-*.json")
+        by = [read_calibration(one) for one in sorted(folder.glob("calibration-*.json"))]
         launches = [read_calibration(one) for one in sorted(folder.glob("launch-*.json"))]
-        for case in launches[0].cases:
-            batch = case.workload["batch"]
-            alike = [one for file in launches for one in file.cases if one.workload["batch"] == batch]
-            model, placement = model_of([read_calibration(calibration)], launches[0], case)
-            yield model.step(placement).seconds, tuple(one.step_s for one in alike if one.step_s)
+        alike: dict[str, list[MeasuredCase]] = {}
+        for one in (case for file in launches for case in file.cases):
+            alike.setdefault(size_of_case(one), []).append(one)
+        for cases in alike.values():
+            model, placement = model_of(by, launches[0], cases[0])
+            yield model.step(placement).seconds, tuple(one.step_s for one in cases if one.step_s)
 
 
 def _of_file(errors: Path, predictions: Path, measured_at: str) -> Iterator[Result]:
