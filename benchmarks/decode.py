@@ -312,7 +312,7 @@ def _rollout(workload: Workload) -> tuple[Generate, Callable[[], None]]:
     import torch
     import torch.distributed as dist
 
-    from placebench.ppo.heap import freeze_heap
+    from placebench.host.heap import freeze_heap
     from placebench.ppo.models import model_config
     from placebench.ppo.rollout.base import SamplingSettings
     from placebench.ppo.rollout.vllm import VllmRollout

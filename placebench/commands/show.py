@@ -5,6 +5,7 @@ import click
 from placebench.commands.completion import complete_runs
 from placebench.commands.console import open_console
 from placebench.commands.options import option, read_share, verbose_option
+from placebench.host.heap import uncollected
 from placebench.host.terminal import say
 
 _MIN_EFFECT = option(
@@ -58,9 +59,10 @@ def report(run: str, min_effect: float | None, with_png: bool) -> None:
     from placebench.report.drawing import start_no_threads
 
     start_no_threads()
-    from placebench.report.build import build_report
+    with uncollected():
+        from placebench.report.build import build_report
 
-    paths = build_report(find_run(run), min_effect, with_png=with_png)
+        paths = build_report(find_run(run), min_effect, with_png=with_png)
     for path in (paths.html, paths.markdown, paths.summary, paths.trace):
         if path is not None:
             say(path)

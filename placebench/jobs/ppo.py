@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from placebench.errors import JobExit
 from placebench.host.compile_cache import remove_empty_cache
+from placebench.host.heap import freeze_heap
 from placebench.jobs.end import end_by
-from placebench.ppo.heap import freeze_heap
 from placebench.record.checkpoints import new_checkpoint, read_checkpoint
 from placebench.record.end_file import EndFile
 from placebench.record.folder import (

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from placebench.ppo.heap import imports_uncollected
+from placebench.host.heap import imports_uncollected
 from placebench.sessions.base import LOOPBACK
 from placebench.telemetry.kernels import KernelTrace
 from placebench.telemetry.spans import SpanRecorder

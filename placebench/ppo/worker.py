@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from placebench.errors import WorkerFault, mark_fault
 from placebench.host.compile_cache import remove_empty_cache
+from placebench.host.heap import freeze_heap, imports_uncollected
 from placebench.ppo.batch import SequenceBatch
-from placebench.ppo.heap import freeze_heap, imports_uncollected
 from placebench.ppo.rank import Rank
 from placebench.predict.memory.engine import EngineMemory
 from placebench.record.folder import HELD

@@ -5,7 +5,9 @@ before matplotlib is loaded, which is then loaded beside the comparison.
 """
 
 import contextlib
+import gc
 import os
+import pickle
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -93,13 +95,16 @@ def can_fork() -> bool:
 class Forked(Generic[Result]):
     """A function that runs in a fork of this process: see `forked`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, memory: int) -> None:
         self._connection = connection
+        self._memory = memory
 
     def send(self, message: Any) -> None:
-        """Send the function something; what it then has no use for, having failed, is lost."""
+        """Send the function something, once, without waiting for it; what it then has no use for is lost."""
+        with open(self._memory, "wb", closefd=False) as memory:
+            pickle.dump(message, memory, pickle.HIGHEST_PROTOCOL)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._connection.send(message)
+            self._connection.send(None)
 
     def result(self) -> Result:
         """Wait for what the function returns.
@@ -119,20 +124,27 @@ class Forked(Generic[Result]):
 
 
 @contextlib.contextmanager
-def forked(function: Callable[[Connection], Result]) -> Iterator[Forked[Result]]:
+def forked(function: Callable[[Callable[[], Any]], Result]) -> Iterator[Forked[Result]]:
     """Run a function in a fork of this process, which is killed at the end of the block if it has not ended.
 
     Args:
-        function: gets the connection by which it is sent to; what it returns or raises can be pickled.
+        function: gets a function that waits for what it is sent; what it returns or raises can be pickled.
     """
     context = get_context("fork")
     here, there = context.Pipe()
+    # A pipe holds less than a comparison, and would keep the process before until the function has time for it.
+    memory = os.memfd_create("sent")
+
+    def receive() -> Any:
+        there.recv()
+        with open(f"/proc/self/fd/{memory}", "rb") as stream:
+            return pickle.load(stream)
 
     def run() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the process before, which ends this one
         here.close()  # so that the end of the process before is the end of what it sends
         try:
-            answer: tuple[Result | None, Exception | None] = (function(there), None)
+            answer: tuple[Result | None, Exception | None] = (function(receive), None)
         except EOFError:  # the process before has ended
             return
         except Exception as error:  # noqa: BLE001 - raised again in the process before
@@ -145,16 +157,19 @@ def forked(function: Callable[[Connection], Result]) -> Iterator[Forked[Result]]
     process.start()
     there.close()
     try:
-        yield Forked(here)
+        yield Forked(here, memory)
     finally:
         here.close()
+        os.close(memory)
         process.kill()
         process.join()
         process.close()
 
 
-def _draw_by_two(connection: Connection) -> list[DrawnPlot]:
+def _draw_by_two(receive: Callable[[], Any]) -> list[DrawnPlot]:
     """Draw what is sent, in this process and one more, each of which takes the next figure when it has drawn one."""
+    gc.disable()  # for the process is gone in a second, and passes would be a sixth of it
+    import scipy.special  # noqa: F401 - of the intervals in figures; loaded here, it is in both processes
     from matplotlib.figure import Figure
 
     from placebench.report.plots import captions, slowest_first
@@ -164,7 +179,7 @@ def _draw_by_two(connection: Connection) -> list[DrawnPlot]:
     first = Figure(layout="constrained")
     first.subplots().set_title("title", fontweight="bold")
     svg_text(first)
-    comparison, with_png = connection.recv()
+    comparison, with_png = receive()
     if not can_fork():
         return _draw(comparison, with_png)
     with _handed_out(slowest_first()) as places, forked(lambda _: _draw(comparison, with_png, places)) as other:

@@ -47,8 +47,8 @@ main(["report", {str(path)!r}, "--png"])
 
 def test_what_goes_wrong_in_a_forked_process_is_told() -> None:
     code = """
-def fail(connection):
-    raise ValueError(f"no {connection.recv()}")
+def fail(receive):
+    raise ValueError(f"no {receive()}")
 with forked(fail) as other:
     other.send("ink")
     try:
@@ -64,7 +64,7 @@ with forked(fail) as other:
 
 def test_a_forked_process_that_is_killed_is_told() -> None:
     code = """
-with forked(lambda connection: os.kill(os.getpid(), 9)) as other:
+with forked(lambda receive: os.kill(os.getpid(), 9)) as other:
     other.send("nothing")
     try:
         other.result()
@@ -78,7 +78,7 @@ def test_no_forked_process_outlives_what_it_draws_for() -> None:
     code = """
 import multiprocessing
 try:
-    with forked(lambda connection: connection.recv()) as other:
+    with forked(lambda receive: receive()) as other:
         assert len(multiprocessing.active_children()) == 1
         raise KeyboardInterrupt
 except KeyboardInterrupt:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from placebench.errors import LaunchError
-from placebench.ppo.heap import uncollected
+from placebench.host.heap import uncollected
 from placebench.ppo.rollout.base import Generated, SamplingSettings, WeightUpdates
 from placebench.ppo.rollout.vllm_build import (
     config_folder,

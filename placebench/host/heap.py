@@ -1,4 +1,4 @@
-"""Python's garbage collector, kept from stopping a phase.
+"""Python's garbage collector, kept from stopping a phase or a report.
 
 A full pass visits every object that the collector knows. In a worker with torch, an engine and compiled code those are
 hundreds of thousands, so that a pass takes tenths of a second, and it comes in whatever phase its turn falls.
