@@ -95,16 +95,17 @@ def can_fork() -> bool:
 class Forked(Generic[Result]):
     """A function that runs in a fork of this process: see `forked`."""
 
-    def __init__(self, connection: Connection, memory: int) -> None:
+    def __init__(self, connection: Connection, memory: int | None) -> None:
         self._connection = connection
         self._memory = memory
 
     def send(self, message: Any) -> None:
         """Send the function something, once, without waiting for it; what it then has no use for is lost."""
-        with open(self._memory, "wb", closefd=False) as memory:
-            pickle.dump(message, memory, pickle.HIGHEST_PROTOCOL)
+        if self._memory is not None:
+            with open(self._memory, "wb", closefd=False) as memory:
+                pickle.dump(message, memory, pickle.HIGHEST_PROTOCOL)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._connection.send(None)
+            self._connection.send(message if self._memory is None else None)
 
     def result(self) -> Result:
         """Wait for what the function returns.
@@ -132,11 +133,12 @@ def forked(function: Callable[[Callable[[], Any]], Result]) -> Iterator[Forked[R
     """
     context = get_context("fork")
     here, there = context.Pipe()
-    # A pipe holds less than a comparison, and would keep the process before until the function has time for it.
-    memory = os.memfd_create("sent")
+    memory = _memory_file()
 
     def receive() -> Any:
-        there.recv()
+        message = there.recv()
+        if memory is None:
+            return message
         with open(f"/proc/self/fd/{memory}", "rb") as stream:
             return pickle.load(stream)
 
@@ -160,10 +162,22 @@ def forked(function: Callable[[Callable[[], Any]], Result]) -> Iterator[Forked[R
         yield Forked(here, memory)
     finally:
         here.close()
-        os.close(memory)
+        if memory is not None:
+            os.close(memory)
         process.kill()
         process.join()
         process.close()
+
+
+def _memory_file() -> int | None:
+    """A file in memory, for what is sent; None where there is none, and a pipe has to do.
+
+    A pipe holds less than a comparison, and would keep the process before until the function has time for it.
+    """
+    try:
+        return os.memfd_create("sent")
+    except (AttributeError, OSError):  # a Python built for glibc before 2.27, such as conda's; a host that forbids it
+        return None
 
 
 def _draw_by_two(receive: Callable[[], Any]) -> list[DrawnPlot]:

@@ -45,6 +45,25 @@ main(["report", {str(path)!r}, "--png"])
     assert [file.read_bytes() for file in files] == before
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "del os.memfd_create  # as in a Python that was built for an old glibc",
+        "def memfd_create(name):\n    raise PermissionError('not here')\nos.memfd_create = memfd_create",
+    ],
+)
+def test_what_is_sent_arrives_with_and_without_files_in_memory(host: str) -> None:
+    code = f"""
+{host}
+with forked(lambda receive: receive()) as other:
+    other.send(("ink" * 1_000_000, True))
+    print(other.result() == ("ink" * 1_000_000, True))
+"""
+    done = run(code)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
 def test_what_goes_wrong_in_a_forked_process_is_told() -> None:
     code = """
 def fail(receive):
