@@ -126,8 +126,7 @@ def _raise_end(plan: "Plan", result: "RunResult") -> None:
         raise LaunchError(f"{reason} (its folder is {path})")
     result.raise_unless_done()
     if result.late_signal:
-        said = f"stopped by {result.late_signal.name}: the report is of what there was until then"
-        raise InterruptedRunError(said, 128 + result.late_signal)
+        raise InterruptedRunError(f"stopped by {result.late_signal.name}: the report is of what there was until then")
     end = EndFile.read(plan.folder.trial(1, _PLACEMENT))
     if end is not None and end.message == STOPPED:
         raise TimeLimitError(f"{TIME_LIMIT}: the report is of what there was until then")

@@ -136,11 +136,12 @@ def test_a_command_that_fails_has_its_report_and_exit_code() -> None:
     assert "round 1 job did not end in order: RuntimeError: boom." in summary()["warnings"]
 
 
-def test_ctrl_c_ends_the_command_and_leaves_the_report() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_and_leaves_the_report(number: signal.Signals) -> None:
     def press() -> None:
         while not Path("begun").exists():
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
     user = threading.Thread(target=press)
     user.start()
@@ -148,7 +149,7 @@ def test_ctrl_c_ends_the_command_and_leaves_the_report() -> None:
     user.join()
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == (
-        "placebench: stopped by SIGINT: the report is of what there was until then"
+        f"placebench: stopped by {number.name}: the report is of what there was until then"
     )
     assert values()["step_time"] == pytest.approx(0.01, abs=0.01)
     assert summary()["placements"][0]["critical_path"]
