@@ -59,7 +59,9 @@ class QuantitySummary(SummaryModel):
         description="1 is a share"
     )
     better: Better
-    value: Number = Field(description="mean of the launches: geometric, of parts of the step their mean share of it")
+    value: Number = Field(
+        description="mean of the launches: geometric, of parts of the step their share of it in all launches together"
+    )
     low: Number = Field(description="lower end of the interval; null with fewer than two launches")
     high: Number = Field(description="upper end of the interval")
     n: int = Field(description="launches that have the number")
