@@ -139,7 +139,8 @@ def forked(function: Callable[[Callable[[], Any]], Result]) -> Iterator[Forked[R
         message = there.recv()
         if memory is None:
             return message
-        with open(f"/proc/self/fd/{memory}", "rb") as stream:
+        with open(memory, "rb", closefd=False) as stream:
+            stream.seek(0)  # from where the process before has left it
             return pickle.load(stream)
 
     def run() -> None:
