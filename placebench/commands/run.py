@@ -147,6 +147,6 @@ def _refuse_beside_a_template(path: Path) -> None:
     ]
     if given:
         raise UsageError(
-            f"--write-config {path}: it takes --job and the command alone: leave out {', '.join(given)}, and give"
-            f" {'it' if len(given) == 1 else 'them'} to placebench run --job {path}"
+            f"--write-config {path}: it takes --job and the command alone: leave out {', '.join(given)}; options that"
+            f" are for a job of yours, too, go to placebench run --job {path}"
         )
