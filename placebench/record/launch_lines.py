@@ -271,7 +271,7 @@ def parse_lines(lines: Iterable[bytes], line_type: TypeAdapter[LineT]) -> tuple[
 
 
 def count_steps(trial: Trial) -> int:
-    """How many steps a launch that is not done has on record, damaged lines left out."""
+    """How many steps a launch has on record; 0 where their file is damaged."""
     try:
         return sum(1 for _ in _read(trial.steps, STEPS, is_optional=True))
     except DamagedLaunchError:
