@@ -70,10 +70,7 @@ class Drawing:
 @contextlib.contextmanager
 def drawing() -> Iterator[Drawing]:
     """Figures that are drawn in processes of their own where cores and this process allow; they end with the block."""
-    if not can_fork():
-        yield Drawing(None)
-        return
-    with forked(_draw_by_two) as artist:
+    with _forked_if_possible(_draw_by_two) as artist:
         yield Drawing(artist)
 
 
@@ -157,17 +154,28 @@ def forked(function: Callable[[Callable[[], Any]], Result]) -> Iterator[Forked[R
             there.send(answer)
 
     process = context.Process(target=run)
-    process.start()
-    there.close()
-    try:
-        yield Forked(here, memory)
-    finally:
-        here.close()
+    with contextlib.ExitStack() as stack, here:
         if memory is not None:
-            os.close(memory)
-        process.kill()
-        process.join()
-        process.close()
+            stack.callback(os.close, memory)
+        with there:
+            process.start()
+        try:
+            yield Forked(here, memory)
+        finally:
+            process.kill()
+            process.join()
+            process.close()
+
+
+@contextlib.contextmanager
+def _forked_if_possible(function: Callable[[Callable[[], Any]], Result]) -> Iterator[Forked[Result] | None]:
+    """As `forked`; None where this process cannot be forked, or may have no process more."""
+    with contextlib.ExitStack() as stack:
+        other = None
+        if can_fork():
+            with contextlib.suppress(OSError):  # a limit on processes; whoever asked does it all then
+                other = stack.enter_context(forked(function))
+        yield other
 
 
 def _memory_file() -> int | None:
@@ -182,7 +190,7 @@ def _memory_file() -> int | None:
 
 
 def _draw_by_two(receive: Callable[[], Any]) -> list[DrawnPlot]:
-    """Draw what is sent, in this process and one more, each of which takes the next figure when it has drawn one."""
+    """Draw what is sent, in this process and one more if possible; each takes the next figure when it has drawn one."""
     gc.disable()  # for the process is gone in a second, and passes would be a sixth of it
     import scipy.special  # noqa: F401 - of the intervals in figures; loaded here, it is in both processes
     from matplotlib.figure import Figure
@@ -195,10 +203,11 @@ def _draw_by_two(receive: Callable[[], Any]) -> list[DrawnPlot]:
     first.subplots().set_title("title", fontweight="bold")
     svg_text(first)
     comparison, with_png = receive()
-    if not can_fork():
-        return _draw(comparison, with_png)
-    with _handed_out(slowest_first()) as places, forked(lambda _: _draw(comparison, with_png, places)) as other:
-        plots = [*_draw(comparison, with_png, places), *other.result()]
+    with (
+        _handed_out(slowest_first()) as places,
+        _forked_if_possible(lambda _: _draw(comparison, with_png, places)) as other,
+    ):
+        plots = [*_draw(comparison, with_png, places), *(other.result() if other else ())]
     order = [name for name, _, _ in captions(of_run=comparison.run is not None)]
     return sorted(plots, key=lambda plot: order.index(plot.name))
 
