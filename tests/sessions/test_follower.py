@@ -1,5 +1,6 @@
 """The thread that follows the agents of a launch's nodes, here made-up ones that answer at once."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,19 @@ class AnsweredCalls:
         return list(answers)
 
 
+class LateCalls(AnsweredCalls):
+    """Calls whose answers are there when they are looked for the third time."""
+
+    def __init__(self) -> None:
+        self._looks = Counter[int]()
+
+    def wait(self, answers: Sequence[Any], count: int = 1, timeout_s: float | None = None) -> list[Any]:
+        """Some of them are there."""
+        numbers = [answer[0][0][0]["number"] for answer in answers]
+        self._looks.update(numbers)
+        return [answer for number, answer in zip(numbers, answers, strict=True) if self._looks[number] > 2]
+
+
 def agent(clock: SpanClock, drained: list[int]) -> Any:
     """An agent that has one sample of 1 KB and more whenever it is asked."""
 
@@ -42,6 +56,20 @@ def agent(clock: SpanClock, drained: list[int]) -> Any:
         return [([line], None)]
 
     return SimpleNamespace(now=SimpleNamespace(remote=lambda: [clock.mono()]), drain=SimpleNamespace(remote=drain))
+
+
+def test_a_node_that_answers_late_is_asked_again_when_it_has_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "_FETCH_EVERY_S", 0.001)
+    clock, drained, trial = SpanClock(), list[int](), Trial(tmp_path)
+    followed = Follower(trial, {"a": agent(clock, drained)}, "a", clock, LateCalls())
+    followed.start()
+    wait_for(lambda: len(drained) > 10)
+    followed.stop({"a": []})
+    numbers = [line["number"] for line in read_jsonl(trial.device_samples)]
+    assert len(numbers) >= 10
+    assert numbers == drained[: len(numbers)], "what was drained in between is lost"
 
 
 def test_what_cannot_be_written_is_told_and_the_nodes_are_followed_on(

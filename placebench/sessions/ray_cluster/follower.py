@@ -68,7 +68,8 @@ class Follower:
         due = time.monotonic() + _MEASURE_EVERY_S
         while not self._stop.wait(_FETCH_EVERY_S):
             self._fetch()
-            self._asked = {node: agent.drain.remote() for node, agent in self._agents.items()} | self._asked
+            waiting = {node: agent for node, agent in self._agents.items() if node not in self._asked}
+            self._asked |= {node: agent.drain.remote() for node, agent in waiting.items()}
             if time.monotonic() > due:
                 due = time.monotonic() + _MEASURE_EVERY_S
                 for node in tuple(self._agents):
