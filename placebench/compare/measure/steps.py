@@ -207,7 +207,7 @@ def _waits(step: Step, pool: tuple[str, ...], idle: Flags) -> dict[str, float]:
     It is `OWN_POOL` while another device of the pool works, for its ranks go on together: these seconds are the
     imbalance of the ranks. (An engine apart from the trainer is no such rank, its pool here is itself.) Else the cause
     is the phase that other pools or the controller worked on; where several did, the one that ended last, for the wait
-    could not end before it. Work for a later step is not waited for. It is `NO_PHASE` where nothing worked.
+    could not end before it. Work for a later step is not waited for. It is `NO_PHASE` where nothing else worked.
     """
     own = np.isin(step.device, pool)
     elsewhere = step.works & ~own & ~step.is_ahead
