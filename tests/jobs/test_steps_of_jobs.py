@@ -323,7 +323,9 @@ time.sleep(float(sys.argv[2]))
 def test_steps_that_a_loop_marks_count_where_it_logs_none(tmp_path: Path) -> None:
     done = prepare(tmp_path, *python(tmp_path, OWN_LOOP, "5", "0"), steps=4, devices=1)
     assert bridge.main(str(done.path)) == JobExit.DONE
-    assert [row["timing_s/step"] for row in rows(done)] == pytest.approx([0.02] * 4, rel=0.5)
+    took = [span["end_mono"] - span["start_mono"] for span in read_jsonl(done.spans) if span["phase"] == "step"]
+    assert [row["timing_s/step"] for row in rows(done)] == pytest.approx(took, rel=1e-6)
+    assert min(took) >= 0.02
     phases = [(span["step"], span["phase"]) for span in read_jsonl(done.spans) if span["device"] == "controller"]
     assert sorted(phases) == sorted((step, name) for step in (1, 2, 3, 4) for name in ("step", "update_actor"))
     assert LogRecord.read(done).format == "spans"
@@ -340,18 +342,23 @@ NESTED = """
 import os, time
 from placebench_attach import span
 is_other = os.fork() == 0
+begin = time.monotonic()
 for step in range(4):
     with span("step"):
         time.sleep(0.02)
         with span("step"):
             time.sleep(0.02)
+with open("took", "a") as file:
+    print(time.monotonic() - begin, file=file)
 """
 
 
 def test_steps_within_steps_and_those_of_a_second_process_count_once(tmp_path: Path) -> None:
     trial = prepare(tmp_path, *python(tmp_path, NESTED), steps=4, devices=1)
     assert bridge.main(str(trial.path)) == JobExit.DONE
-    assert [row["timing_s/step"] for row in rows(trial)] == pytest.approx([0.04] * 4, rel=0.5)
+    took = [row["timing_s/step"] for row in rows(trial)]
+    assert min(took) >= 0.04
+    assert sum(took) <= max(map(float, (tmp_path / "took").read_text().split()))
     flags = [flag.text for flag in LogRecord.read(trial).flags]
     assert [text.split(",")[0] for text in flags] == [
         "steps are marked within steps: the outermost of them count",
