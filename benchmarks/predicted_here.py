@@ -101,6 +101,8 @@ def calibrate(
     begin, is_gpu = time.monotonic(), discover()[0].kind == "gpu"
     calibrating, predicted = (CALIBRATING, PREDICTED) if is_gpu else (SMALL_CALIBRATING, SMALL_PREDICTED)
     traced = TRACED if is_gpu else ()
+    if old := next(into.glob("calibration-*.json"), None):
+        raise click.ClickException(f"--into {into}: {old.name} is there from another time: name a new folder")
     into.mkdir(parents=True, exist_ok=True)
     asked = len(calibrating) + len(traced)
     files = []

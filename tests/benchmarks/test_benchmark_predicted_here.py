@@ -103,6 +103,9 @@ def test_several_launches_calibrate_together(tmp_path: Path, monkeypatch: pytest
     words = ["calibrate", "qwen2.5-0.5b:ppo:16384", "--into", str(tmp_path / "both"), "--launches", "3"]
     done = CliRunner().invoke(main, [*words, "--seconds", "400"])
     assert done.exit_code == 0, done.output
+    again = CliRunner().invoke(main, words)
+    assert again.exit_code == 1
+    assert "is there from another time: name a new folder" in again.output
     assert asked == pytest.approx([200, 200, 400], rel=0.1)  # nothing here takes any time
     names = [path.name for path in (tmp_path / "both").glob("calibration-*")]
     assert sorted(names) == ["calibration-qwen2.5-0.5b-ppo-16384-2.json", "calibration-qwen2.5-0.5b-ppo-16384.json"]
