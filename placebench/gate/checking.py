@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from placebench.compare.explain.caveats import work_figures
+from placebench.compare.explain.work_figures import work_figures
 from placebench.compare.metrics import ENERGY, IDLE, MEMORY, STEP_TIME, Metric, placement_metrics
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Estimate, Ratio, compare, estimate

@@ -37,6 +37,7 @@ MOST_VERDICTS = 2
 LEAST_WARNINGS, LEAST_REASONS, MOST_ADVICE = 4, 2, 3
 INDENT = 2
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
+_LAUNCH = re.compile(r"round \d+ .*: ")
 _CLAUSE = re.compile(r"(?<=[.;]) (?=\S)|(?<=,) (?=but |and in return )")
 _FIGURE = re.compile(r"\d (?:ms|s|min|h|%)(?!\w)")
 _PHRASE = re.compile(r"(?<=[,:]) | (?=and |\()")
@@ -288,6 +289,9 @@ def together(warnings: Iterable[str]) -> list[str]:
     alike: dict[tuple[bool, str], list[tuple[str, str]]] = {}
     for text in warnings:
         who, colon, what = text.partition(": ")
+        if _LAUNCH.match(what):  # of one of several runs
+            launch, colon, what = what.partition(": ")
+            who = f"{who}: {launch}"
         if not colon or who.endswith("."):
             who, what = "", text
         alike.setdefault((bool(who), _NUMBER.sub("#", what) if who else text), []).append((who, what))

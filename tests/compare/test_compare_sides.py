@@ -22,6 +22,7 @@ from placebench.compare.read.sources import ReadingOptions, Source
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio
 from placebench.compare.statistics.verdicts import Verdict
+from placebench.record.folder import Status
 from placebench.report.summary import summarize
 
 
@@ -147,6 +148,32 @@ def test_arms_of_the_same_run_and_of_another_are_told_apart(tmp_path: Path) -> N
     assert told.startswith("of one/split the t interval over the log ratios of launches of the same round")
     welch = "Welch's t interval over launches, as those of different runs or rounds are no pairs"
     assert told.endswith(f"; of two/standard {welch}")
+
+
+def test_warnings_about_launches_and_placements_say_of_which_run(tmp_path: Path) -> None:
+    lost = {(1, "standard"): Status.OOM}
+    statuses: dict[str, dict[tuple[int, str], Status]] = {
+        "one": lost,
+        "two": lost | {(2, "standard"): Status.TIMEOUT},
+        "three": {},
+    }
+    for name, of_run in statuses.items():
+        SyntheticRun(source="nvml", statuses=of_run, rounds=4).write(tmp_path / name)
+    oom, timeout = "round 1 standard: out of memory: ", "round 2 standard: timeout: "
+    load = "Device load comes from NVML: a GPU whose kernel only waits reads 100 %."
+
+    def told(*sources: tuple[str | None, str, str]) -> list[str]:
+        words = [Source(name, tmp_path / run, placement) for name, run, placement in sources]
+        _, *found = caveats(compare_sides(read_sides(words, ReadingOptions())))
+        return [line.partition("worker on")[0] for line in found]
+
+    assert told((None, "one", "standard"), (None, "two", "standard")) == [
+        f"one/standard, two/standard: {oom}",
+        load,
+        f"two/standard: {timeout}",
+    ]
+    assert told(("a", "three", "standard"), ("b", "two", "standard")) == [load, f"b: {oom}", f"b: {timeout}"]
+    assert told((None, "one", "standard"), (None, "three", "split")) == [f"one: {oom}", load]
 
 
 def test_of_logs_it_is_not_known_whether_they_took_turns(tmp_path: Path) -> None:

@@ -129,6 +129,9 @@ def test_warnings_that_differ_in_who_and_how_much_are_one() -> None:
     assert together(warnings) == [f"standard, split: {told.format('7.5 to 64')}", "Compare by force: other model."]
     assert together(["a: x 1", "b: y 1"]) == ["a: x 1", "b: y 1"]
     assert together(["a: step 1, 1,200 ms.", "b: step 3, 90 ms."]) == ["a, b: step 1 to 3, 90 to 1,200 ms."]
+    # Launches of one of several runs are told apart by both.
+    of_runs = [f"one: round {number} standard: missed {number}5 of 75" for number in (1, 3)]
+    assert together(of_runs) == ["one: round 1 standard, one: round 3 standard: missed 15 to 35 of 75"]
     assert together(["a: 10.0.0.1", "b: 10.0.0.2"]) == ["a, b: 10.0.0.1 to 0.2"]
 
 

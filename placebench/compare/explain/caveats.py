@@ -13,18 +13,18 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.explain.gains import OverlapGain, overlap_gains
 from placebench.compare.explain.hardware import hardware_warnings
 from placebench.compare.explain.placing import misplacements
+from placebench.compare.explain.work_figures import both_figures, more_tokens, work_figures
 from placebench.compare.measure.placements import GPM_LOAD, RunSide
 from placebench.compare.metrics import LOAD, STEP_TIME, TOKENS, TOKENS_PER_DEVICE, UNATTRIBUTED, phase_metric
 from placebench.compare.read.run import Launch, Run
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio
-from placebench.compare.statistics.work import UnequalWork
 from placebench.logs.flags import LEARNING
 from placebench.record.folder import Status
 from placebench.record.job_record import JobRecord, LogFlag
 from placebench.spec.devices import index_ranges, with_labels
 from placebench.spec.phases import STEP, phase_order
-from placebench.spec.text import factor, few, format_seconds, listing, number, plural
+from placebench.spec.text import few, format_seconds, listing, number, plural
 
 ADVICE = " --ignore-eos makes work equal."
 DRIFT = "if the machine changed in between, that shows as a difference"
@@ -86,11 +86,34 @@ def _of_chosen_sides(comparison: Comparison) -> Iterator[str]:
             yield f"{other.name} has {counts[0]} {what} and {first.name} {counts[1]}{advice}."
     yield from _gains(overlap_gains(comparison))
     yield from (line for side in comparison.sides for line in _overlaps(side))
+    told = dict(_told_of_runs(comparison))
     for side in comparison.sides:
         yield from side.background.flags
-        if isinstance(side, RunSide):
-            as_in_run = replace(side, name=side.placement.name)
-            yield from caveats(Comparison((as_in_run,), comparison.min_effect, side.run))
+        yield from told.get(side.name, ())
+
+
+def _told_of_runs(comparison: Comparison) -> Iterator[tuple[str, list[str]]]:
+    """By a side's name, what to mind of the chosen placements in their own runs, and whose it is if these are several.
+
+    What all sides share is said without, unless it names a placement or a launch: each run has its own of that name.
+    """
+    said: dict[str, list[RunSide]] = {}
+    for side in comparison.placements:
+        as_in_run = replace(side, name=side.placement.name)
+        for line in caveats(Comparison((as_in_run,), comparison.min_effect, side.run)):
+            said.setdefault(line, []).append(side)
+    of_several = len({side.home for side in comparison.placements}) > 1
+    lines: dict[str, list[str]] = {}
+    for line, sides in said.items():
+        is_shared = len(sides) == len(comparison.sides) and not any(side.placement.name in line for side in sides)
+        whose = f"{few(dict.fromkeys(map(_name_with_run, sides)), ', ')}: " if of_several and not is_shared else ""
+        lines.setdefault(sides[0].name, []).append(f"{whose}{line}")
+    yield from lines.items()
+
+
+def _name_with_run(side: RunSide) -> str:
+    """What tells a chosen placement from that of another run: the name that it goes by, or else its run's."""
+    return side.run.folder.path.name if side.name == side.placement.name else side.name
 
 
 def load_meaning(side: RunSide) -> str:
@@ -277,36 +300,13 @@ def _gains(gains: Iterable[OverlapGain], advice: str = "") -> Iterator[str]:
         yield from _drift(gain.base, gain.side, gain.overlap, whose)
         if gain.work:
             yield (
-                f"{_tokens_of_both(gain.base, gain.side)} ({_more_tokens(gain.work)}): the overlap's factor is"
-                f" {_both_figures(gain.overlap, gain.work)}.{advice}"
+                f"{_tokens_of_both(gain.base, gain.side)} ({more_tokens(gain.work)}): the overlap's factor is"
+                f" {both_figures(gain.overlap, gain.work)}.{advice}"
             )
 
 
 def _tokens_of_both(first: Side, other: Side) -> str:
     return f"Unequal work: {other.name} had {number(other.tokens)} tokens a step, {first.name} {number(first.tokens)}"
-
-
-def work_figures(measured: Ratio, work: UnequalWork, label: str = "Step time") -> str:
-    """By how much the tokens differ, and the ratio of a number as measured and with the tokens taken out."""
-    return f"({_more_tokens(work)}). {label}: {_both_figures(measured, work)}; a verdict needs both to agree."
-
-
-def _more_tokens(work: UnequalWork) -> str:
-    return f"{100 * (work.tokens.value - 1):+.1f} %"
-
-
-def _both_figures(measured: Ratio, work: UnequalWork) -> str:
-    return f"{_figure(measured)} as measured, {_figure(work.adjusted)} {_adjustment(work)}"
-
-
-def _figure(found: Ratio) -> str:
-    return factor(found.value, found.low, found.high)
-
-
-def _adjustment(work: UnequalWork) -> str:
-    if work.fitted:
-        return f"at equal tokens (regression: 1 % more tokens, {work.exponent:.2f} % longer)"
-    return "per token"
 
 
 def _unequal_pools(first: RunSide, other: RunSide) -> Iterator[str]:
