@@ -129,6 +129,7 @@ def check(
             min_launches=min_launches,
             allow=[Mismatch(word) for word in allow],
             paired=paired,
+            against=sources_before[0].placement,
         )
     except BaselineError as error:
         # Whoever reads the outputs must see that nothing was compared.

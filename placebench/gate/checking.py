@@ -126,6 +126,7 @@ def check(
     min_launches: int = 3,
     allow: Sequence[Mismatch] = (),
     paired: bool = False,
+    against: str | None = None,
 ) -> BaselineCheck:
     """Compare a run with a baseline.
 
@@ -142,6 +143,7 @@ def check(
         allow: kinds of difference that do not make the two incomparable.
         paired: whether the launches of both were interleaved, so that the first of one was started next to the first
             of the other and so on: what the machine does meanwhile then drops out.
+        against: the baseline's only placement, as the baseline calls it, if the user has named it.
 
     Raises:
         UsageError: a metric is unknown, or has no worse side.
@@ -153,8 +155,8 @@ def check(
     incomparable += [f"the baseline has no {name}" for name in run.placements if name not in shared]
     failures = [f"the run has no {name}, which the baseline has" for name in baseline.placements if name not in shared]
     for name in shared:
-        for side, whose in ((run, "the run"), (baseline, "the baseline")):
-            failures += _too_little(side.placements[name], name, whose, min_launches)
+        for side, whose, own_name in ((run, "the run", name), (baseline, "the baseline", against or name)):
+            failures += _too_little(side.placements[name], own_name, whose, min_launches)
     cases: list[MetricCheck] = []
     if not incomparable:
         sides = [(baseline.placements[name].side(name), run.placements[name].side(name)) for name in shared]

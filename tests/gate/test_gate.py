@@ -140,6 +140,8 @@ def test_a_placement_of_a_run_is_a_baseline(tmp_path: Path, monkeypatch: pytest.
     assert [(case["placement"], case["outcome"]) for case in content["cases"]] == [("standard", "improved")]
     assert faster.stdout.startswith("demo:standard against demo:split of ")
     assert invoke("check", "latest:split", "--baseline", "runs/1:standard").exit_code == 1
+    few = invoke("check", "latest:split", "--baseline", "runs/1:standard", "--min-launches", "4")
+    assert "the run has 3 launches of split, 4 needed; the baseline has 3 launches of standard, 4" in few.stderr
     # What is measured is not left unchecked in silence.
     assert "the baseline has no split" in invoke("check", "latest", "--baseline", "runs/1:standard").stderr
     unknown = invoke("check", "latest:split", "--baseline", "runs/1:spilt")
