@@ -64,6 +64,12 @@ def _dangers(job: Job, request: RunRequest) -> Iterator[str]:
         yield from dangers(job)
 
 
+def unused_kill(request: RunRequest) -> Iterator[str]:
+    """Leave to end processes where there are no scripts of the user's that might."""
+    if request.allow_kill:
+        yield "--allow-kill is for the scripts of a job of yours: give --job too, or leave it out"
+
+
 def recorded_job(record: JobRecord) -> Job:
     """The job of a run.
 

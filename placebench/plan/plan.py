@@ -14,7 +14,7 @@ from placebench.jobs.spec import JobSpec
 from placebench.plan import checks
 from placebench.plan.devices import DEVICES, are_described, cluster_options, devices_elsewhere
 from placebench.plan.headroom import relief, tight, too_large
-from placebench.plan.job_checks import JOB, JOB_CHECKS
+from placebench.plan.job_checks import JOB, JOB_CHECKS, unused_kill
 from placebench.plan.limits import low_limits
 from placebench.plan.memory_settings import MemoryCase
 from placebench.plan.request import OPTIONS, PLACEMENTS, ROUNDS, START, WORKLOAD, RunRequest, request_facts
@@ -354,6 +354,7 @@ def _count_launches(rounds: int, bound: Sequence[RunPlacement], facts: Facts) ->
 
 _CHECKS = (
     OPTIONS,
+    Check(unused_kill),
     Check(checks.missing_packages, {"host"}),
     Check(checks.wrong_name),
     Check(checks.unusable_folder, {"out"}),

@@ -183,6 +183,8 @@ def _other_workload(request: RunRequest, record: RunFile, workload: Workload) ->
 def _other_kind_of_job(request: RunRequest, record: RunFile) -> Iterator[str]:
     if request.job is not None and record.job is None:
         yield "--resume: the run is of placebench's own job; leave --job out, or start a new run"
+    if request.allow_kill and record.job is None:
+        yield "--resume: the run is of placebench's own job; leave --allow-kill out, which is for scripts of yours"
 
 
 def _other_job(job: Job, request: RunRequest) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from placebench.errors import UsageError
 from placebench.plan.checks import no_checkpoints, wrong_name
-from placebench.plan.job_checks import JOB, RESUMED_JOB_CHECKS
+from placebench.plan.job_checks import JOB, RESUMED_JOB_CHECKS, unused_kill
 from placebench.plan.request import OPTIONS, PLACEMENTS, ROUNDS, START, WORKLOAD, RunRequest, request_facts
 from placebench.plan.workload_checks import WORKLOAD_CHECKS
 from placebench.record.checkpoints import START_CHECKS
@@ -63,6 +63,7 @@ def _devices_of_each_node(request: RunRequest, gpus: int) -> DeviceSpec:
 
 _CHECKS = (
     OPTIONS,
+    Check(unused_kill),
     WORKLOAD,
     *WORKLOAD_CHECKS,
     START,

@@ -23,6 +23,7 @@ FAULTS = {
     "--sample-hz -1": "--sample-hz -1: neither 0",
     "--time-limit nan": "must be above 0",
     "--placement-timeout 5": "--placement-timeout is for a Ray cluster",
+    "--allow-kill": "--allow-kill is for the scripts of a job of yours: give --job too, or leave it out",
     "--launcher torchrun": "--launcher torchrun is for ddp alone, as in --placements ddp:1,ddp:2: leave out standard",
     "--resume-from nowhere": "--resume-from nowhere: cannot read state.json",
     "--config no.yaml": "no.yaml, line 3: out: 5 is not text",

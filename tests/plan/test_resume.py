@@ -106,6 +106,7 @@ def test_every_resumption_is_recorded_also_in_a_run_of_a_version_that_recorded_n
         ({"workload": {"batch": {"size": 64}}}, "batch.size is 64 now and 128 in the run"),
         ({"devices": "cpu:4"}, "--devices is cpu:4 now and cpu:0, cpu:1 in the run"),
         ({"name": "other"}, "--name is other now"),
+        ({"allow_kill": True}, "the run is of placebench's own job; leave --allow-kill out"),
         ({"out": Path("elsewhere")}, "--out is elsewhere now and"),
         ({"sample_hz": 1.0}, "--sample-hz is 1.0 now and 0.0 in the run"),
         ({"launcher": "torchrun"}, "--launcher is torchrun now and ray in the run"),

@@ -179,6 +179,7 @@ def test_an_h_within_a_short_option_asks_for_no_help() -> None:
         (["--", "run", "--precision", "5%"], "--precision"),
         (["--", "run", "--name", "two words"], "--name 'two words'"),
         (["--", "run", "--resume-from", "nowhere"], "--resume-from nowhere"),
+        (["--", "run", "--allow-kill"], "--allow-kill is for the scripts of a job of yours"),
         (["--", "run", "--checkpoint-every", "11"], "--checkpoint-every 11"),
         (["--nodes", "0", "--", "run"], "--nodes"),
         (["--logs", "", "--", "run"], "Invalid value for '--logs': it is empty: name a folder"),
