@@ -31,7 +31,7 @@ def lines_of(settings: Settings) -> tuple[str, ...]:
     """Settings as lines of a shell: variables, what runs beside the command, arguments; none where there are none."""
     # Whoever copies them may have paths of their own, which still count.
     more = {"PYTHONPATH": "${PYTHONPATH:+:$PYTHONPATH}"}
-    lines = [f"export {name}={shlex.quote(text)}{more.get(name, '')}" for name, text in settings.env.items()]
+    lines = [f"export {_variable(name, text)}{more.get(name, '')}" for name, text in settings.env.items()]
     lines += [f"{shlex.join(one.command)} &  # on the devices of {one.pool}" for one in settings.beside]
     arguments = [shlex.join(args) for args in (settings.launcher_args, settings.args) if args]
     return (*lines, *arguments) or ("nothing: the command as it is",)
@@ -50,10 +50,15 @@ def shell_lines(launch: JobLaunch, cores: Collection[int] = ()) -> tuple[str, ..
     started = [*((one.env, one.command) for one in launch.companions), ({}, launch.command)]
     lines = []
     for number, (env, command) in enumerate(started, start=1):
-        variables = [f"{name}={shlex.quote(text)}" for name, text in {**launch.env, **env}.items()]
+        variables = [_variable(name, text) for name, text in {**launch.env, **env}.items()]
         lines.append(" ".join([folder, *(["env", *variables] if variables else []), shlex.join(command)]))
         lines[-1] += "" if number == len(started) else " &"
     for one in launch.elsewhere:
-        variables = [f"{name}={shlex.quote(text)}" for name, text in one.env.items()]
+        variables = [_variable(name, text) for name, text in one.env.items()]
         lines.append(f"{folder} env {' '.join(variables)} {shlex.join(one.command)}  # on node {one.node}")
     return tuple(lines)
+
+
+def _variable(name: str, text: str) -> str:
+    """A variable as a word of a shell; its name may have what a shell would read otherwise."""
+    return f"{shlex.quote(name)}={shlex.quote(text)}"

@@ -58,6 +58,15 @@ def test_a_dry_run_prints_what_each_placement_would_start_to_copy() -> None:
     assert done.stdout.count(" step:") == 3
 
 
+def test_what_a_dry_run_prints_has_every_variable_whatever_its_name() -> None:
+    write(Path(), "shown.py", "import os\nprint(os.environ['A B;C'])\n")
+    variables = "{'A B;C': \"it's; $HOME\"}"
+    job_file(f"command: {sys.executable} shown.py\nenv: {variables}\nplacements: [a]\n")
+    result = invoke("run", *BASE, "--job", "mine.yaml", "--dry-run")
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("cd "))
+    assert subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout == "it's; $HOME\n"
+
+
 def test_the_settings_of_words_are_printed_to_copy() -> None:
     result = invoke("placements", "--job", "verl", "split:3+1", "ddp:2")
     assert result.exit_code == 0
