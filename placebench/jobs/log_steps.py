@@ -25,9 +25,10 @@ from placebench.record.job_record import JobLaunch, LogFlag, LogRecord
 from placebench.record.launch_file import LaunchFile
 from placebench.record.launch_lines import may_be_metric
 from placebench.record.progress import PhaseTime
-from placebench.spec.devices import Device
+from placebench.spec.devices import Device, index_ranges
 from placebench.spec.phases import STEP
 from placebench.spec.reading import FileState
+from placebench.spec.text import few
 from placebench.telemetry.spans import CONTROLLER, Span
 
 if TYPE_CHECKING:
@@ -35,10 +36,8 @@ if TYPE_CHECKING:
 
 # What a step lasts that was seen with the one before: less than there is between two looks, 0.1 s.
 _AT_ONCE_S = 0.05
-_BY_SIGHT = (
-    "the log does not time its steps: a step lasts from when one line was seen to the next, give or take 0.1 s; log"
-    ' timing_s/step, or mark steps by span("step")'
-)
+_BY_SIGHT = "lasts from when one line was seen to the next, give or take 0.1 s"
+_MARK_STEPS = 'log timing_s/step, or mark steps by span("step")'
 
 
 @dataclass(frozen=True)
@@ -304,10 +303,18 @@ class StepReader:
             flags=(
                 # What is no number is told by the steps themselves.
                 *(LogFlag(name=one.name, text=one.text) for one in run.flags if one.name not in (*settled, NOT_FINITE)),
-                *((LogFlag(name="step-time", text=_BY_SIGHT),) if self._by_sight else ()),
+                *((LogFlag(name="step-time", text=_told_by_sight(run, self._by_sight)),) if self._by_sight else ()),
                 *(LogFlag(name=LogFlag.SPANS, text=text) for text in self._attached.notes),
             ),
         ).write(self._trial)
+
+
+def _told_by_sight(run: LoggedRun, steps: Sequence[int]) -> str:
+    """How it is known what steps last that the log does not time, be they all of them or some."""
+    if not _step_seconds(run)[0]:
+        return f"the log does not time its steps: a step {_BY_SIGHT}; {_MARK_STEPS}"
+    which = f"{'step' if len(steps) == 1 else 'steps'} {few(index_ranges(steps).split(','), ', ')}"
+    return f"the log has no time of {which}, but of others: such a step {_BY_SIGHT}"
 
 
 def _step_seconds(run: LoggedRun) -> tuple[dict[int | None, float], dict[int | None, float]]:

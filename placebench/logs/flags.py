@@ -169,8 +169,14 @@ def throughput_flags(
                 "the log does not say how many steps lie between two of its lines; the last line of a run that ended, "
                 "trainer_state.json, TensorBoard's events and a CSV's train/global_step do"
             )
-        else:
+        elif (counted := next((name for name in dialect.tokens.metrics if name in names), None)) is None:
             why = f"the log lacks {' and '.join(dialect.tokens.metrics)}"
+        elif throughput.empty:
+            why = f"the log has {counted}, and of no step the time"
+        elif dialect.tokens.count is Count.CUMULATIVE:
+            why = f"{counted} counts on from step to step, and no two steps with a time tell what came between"
+        else:
+            why = f"{counted} is no number of tokens in any step with a time"
         yield Flag("no-tokens", f"no throughput: {why}")
 
 

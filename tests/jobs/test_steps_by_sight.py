@@ -26,7 +26,8 @@ for step in range(1, 6):
     assert 0 < times[2] < 1
     record = LogRecord.read(trial)
     assert record
-    assert "step-time" in {flag.name for flag in record.flags}
+    (told,) = (flag.text for flag in record.flags if flag.name == "step-time")
+    assert told.startswith("the log has no time of step 3, but of others: such a step lasts from when one line was")
 
 
 def test_steps_whose_lines_come_together_share_the_time(tmp_path: Path) -> None:
@@ -41,6 +42,9 @@ for step in range(1, 9, 2):
     times = [row["timing_s/step"] for row in rows(trial)]
     assert times[2::2] == pytest.approx(times[3::2])
     assert sum(times[2:]) == pytest.approx(1.8, abs=0.6)
+    record = LogRecord.read(trial)
+    assert record
+    assert [flag.text for flag in record.flags if flag.text.startswith("the log does not time its steps: ")]
 
 
 def test_steps_that_are_all_seen_at_once_are_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -245,3 +245,20 @@ def test_training_that_came_apart_is_no_number_in_more_than_one_step(tmp_path: P
         f"{twice}:3: actor/pg_loss is nan in step 3 and 1 later step: training failed there, although its times were"
         " measured"
     )
+
+
+@pytest.mark.parametrize(
+    ("timing", "tokens", "why"),
+    [
+        ("timing_s/step:1.5", "", "the log lacks perf/total_num_tokens"),
+        ("timing_s/step:1.5", " - perf/total_num_tokens:nan", "is no number of tokens in any step with a time"),
+        ("timing_s/step:1.5", " - perf/total_num_tokens:-1", "is no number of tokens in any step with a time"),
+        ("timing_s/gen:0.5", " - perf/total_num_tokens:9", "has perf/total_num_tokens, and of no step the time"),
+    ],
+)
+def test_why_there_is_no_throughput_is_what_the_log_shows(tmp_path: Path, timing: str, tokens: str, why: str) -> None:
+    path = tmp_path / "verl.log"
+    path.write_text("".join(f"step:{step} - {timing} - actor/pg_loss:0.1{tokens}\n" for step in range(1, 6)))
+    (told,) = (flag.text for flag in read_run([path]).flags if flag.name == "no-tokens")
+    assert told.startswith("no throughput: ")
+    assert told.endswith(why)
