@@ -2,7 +2,11 @@
 
 import json
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +192,23 @@ def rows(trial: Trial) -> list[dict[str, float]]:
 def is_gone(folder: Path) -> bool:
     """Whether no process of a launch is left that names its folder."""
     return not [one for one in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(one.info["cmdline"] or ())]
+
+
+@contextmanager
+def pressed_once_begun(number: signal.Signals) -> Iterator[None]:
+    """Send this process a signal, as a user's key does, once the job has left a file `begun` in the current folder."""
+    over = threading.Event()
+
+    def press() -> None:
+        while not Path("begun").exists():
+            if over.wait(0.01):  # the job has ended before
+                return
+        os.kill(os.getpid(), number)
+
+    user = threading.Thread(target=press)
+    user.start()
+    try:
+        yield
+    finally:
+        over.set()
+        user.join()

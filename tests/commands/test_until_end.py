@@ -1,16 +1,14 @@
 """`placebench run` and `calibrate` of a job that lasts until its command ends: how ends out of order are told."""
 
-import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
-from fake_jobs import write
+from fake_jobs import pressed_once_begun, write
 
 from placebench.cli import main
 from placebench.commands import start
@@ -98,15 +96,8 @@ def test_an_attached_run_that_goes_on_has_a_time_limit_too() -> None:
 
 
 def test_a_signal_has_its_exit_code() -> None:
-    def press() -> None:
-        while not Path("begun").exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    user = threading.Thread(target=press)
-    user.start()
-    result = run_job(LASTS, "--rounds", "1")
-    user.join()
+    with pressed_once_begun(signal.SIGTERM):
+        result = run_job(LASTS, "--rounds", "1")
     assert result.exit_code == 130, result.output
     assert last_line(result).startswith("placebench: stopped by SIGTERM: ")
 
