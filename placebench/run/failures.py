@@ -124,6 +124,13 @@ def lacks_only(trial: Trial) -> str | None:
     return None
 
 
+def record_cut_off(trial: Trial, end: LaunchEnd) -> None:
+    """Leave for the report why the `after` of a launch that is done had to end; one that failed has told it itself."""
+    left = EndFile.read(trial)
+    if left and left.kind is JobExit.DONE and Progress.read(trial).stage == AFTER:
+        left.model_copy(update={"cut_off": end.reason}).write(trial)
+
+
 def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> None:
     """Write a launch's `status` and, when it is not done, its `error.txt`: reason, advice, what the job left.
 

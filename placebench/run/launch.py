@@ -23,7 +23,16 @@ from placebench.record.launch_lines import count_steps
 from placebench.record.parts import ClusterRecord, PlacementRecord
 from placebench.record.progress import LaunchState, activity
 from placebench.record.run_file import LaunchWall
-from placebench.run.failures import CLUSTER_CHANGED, LaunchEnd, explain, judge, lacks_only, lost_head, write_end
+from placebench.run.failures import (
+    CLUSTER_CHANGED,
+    LaunchEnd,
+    explain,
+    judge,
+    lacks_only,
+    lost_head,
+    record_cut_off,
+    write_end,
+)
 from placebench.run.forking import RoundServer, forks_workers
 from placebench.run.processes import LaunchProcesses
 from placebench.run.watch import NOT_AS_WRITTEN, DamagedFilesError, Pause, TrialWatch
@@ -138,6 +147,7 @@ class Launcher:
         end = explain(trial, end, self._plan.devices)
         if end.status is not Status.DONE and not ends_run and (missing := lacks_only(trial)):
             notes += (f"the launch is done but for {missing}: {end.reason} (see {trial.path})",)
+            record_cut_off(trial, end)
             end = LaunchEnd(Status.DONE)
         if end.status is Status.DONE and unmeasured:
             end = LaunchEnd(Status.FAILED, unmeasured)

@@ -12,6 +12,8 @@ from fake_jobs import pressed_once_begun, write
 
 from placebench.cli import main
 from placebench.commands import start
+from placebench.compare.comparison import compare_run
+from placebench.compare.explain.caveats import caveats
 
 BASE = ("--devices", "cpu:1", "--sample-hz", "0", "--name", "x")
 KEYS = "job: command\nuntil_end: true\nwarmup_steps: 0\nplacements: {a: {}}\n"
@@ -33,9 +35,9 @@ def invoke(*words: str) -> Result:
     return CliRunner().invoke(main, list(words), prog_name="placebench")
 
 
-def run_job(text: str, *options: str, command: str = "run") -> Result:
+def run_job(text: str, *options: str, command: str = "run", keys: str = KEYS) -> Result:
     write(Path(), "own.py", text)
-    write(Path(), "job.yaml", f"{KEYS}command: {sys.executable} own.py\n")
+    write(Path(), "job.yaml", f"{keys}command: {sys.executable} own.py\n")
     return invoke(command, *BASE, *options, "--job", "job.yaml")
 
 
@@ -83,6 +85,26 @@ def test_a_time_limit_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None
     assert last_line(result).startswith("placebench: the time limit has passed: 1 of 1 launches are done; the report")
     # Nothing is left to do, and this start has stopped nothing.
     assert invoke("run", "--resume", "latest").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("", 0, ""),
+        ("sys.exit(9)", 3, "the command ended with exit code 9 after 3 steps: step:3 - timing_s/step:0.5; "),
+    ],
+)
+def test_an_after_that_is_cut_off_is_in_the_report(
+    end: str, code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 1e6 * Path("begun").exists())
+    monkeypatch.setattr("placebench.run.asked.time", clock)
+    after = "after: sh -c 'touch begun; sleep 600'"
+    result = run_job(f"{STEPS}{end}\n", "--rounds", "1", "--time-limit", "100000", keys=f"{KEYS}{after}\n")
+    # How the command ended counts, and not what comes after it.
+    assert result.exit_code == code, result.output
+    told = f"round 1 a did not end in order: {said}after was cut off: the time limit has passed."
+    assert told in caveats(compare_run(run_folder()))
 
 
 def test_an_attached_run_that_goes_on_has_a_time_limit_too() -> None:

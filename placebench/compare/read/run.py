@@ -96,7 +96,10 @@ class Launch:
     def bad_end(self) -> str | None:
         """What went wrong at the end of a job of the user's whose steps count all the same; None where nothing did."""
         end = EndFile.read(self.trial) if self.status is Status.DONE and self.is_of_job else None
-        return end.message if end else None
+        if end is None:
+            return None
+        cut_off = end.cut_off and f"after was cut off: {end.cut_off}"
+        return "; ".join(filter(None, (end.message, cut_off))) or None
 
     @cached_property
     def pauses(self) -> Sequence[tuple[float, float]]:
