@@ -1,7 +1,7 @@
 """A job of the user's under a placement: the placements it can have, and what a launch of one starts."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -68,6 +68,15 @@ class Job:
     def of_steps(self, steps: int) -> "Job":
         """The job with launches of so many steps."""
         return Job(self.spec.model_copy(update={"steps": steps}))
+
+    def starts_on_all(self, nodes: int) -> bool:
+        """Whether it starts something on each of so many nodes: its command, or a Ray over them."""
+        return nodes > 1 and self.spec.ray_address is None and self.spec.each_node
+
+    def starts_ray(self, texts: Iterable[str], nodes: int = 1) -> bool:
+        """Whether the Ray that it has for itself is started for it: over several nodes, or where texts name it."""
+        names_it = any("{ray_address}" in text for text in texts)
+        return self.spec.ray_use == "own" and (self.starts_on_all(nodes) or names_it)
 
     @property
     def adapter(self) -> Adapter:
@@ -244,13 +253,13 @@ class Job:
         }
         quiet = self._quiet if spec.quiet else ()
         limits = () if spec.until_end else self.adapter.limits(spec.steps)
-        starts_on_all = bool(others) and spec.ray_address is None and spec.each_node
+        starts_on_all = self.starts_on_all(len(places))
         joins = spec.ray_address or (ray == "own" and starts_on_all)
         args = (*settings.args, *limits, *quiet, *(self.adapter.joining if joins else ()), *own.args)
         command = with_args(with_launcher_args(spec.command, settings.launcher_args), args)
         env = (RENDEZVOUS if starts_on_all and ray == "none" else {}) | self._environment(settings, own, ray, names)
-        wants_head = any("{ray_address}" in text for text in (*command, *spec.before, *env.values()))
-        ray_head = names["ray_address"] if ray == "own" and (starts_on_all or wants_head) else None
+        texts = (*command, *spec.before, *env.values())
+        ray_head = names["ray_address"] if self.starts_ray(texts, len(places)) else None
         apart = [device for one in settings.beside for device in bound.members[one.pool]]
         parts = []
         for rank, (node, here) in enumerate(places.items() if starts_on_all else [(first, places[first])]):

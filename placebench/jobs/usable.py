@@ -20,13 +20,9 @@ def unusable(job: Job) -> Iterator[str]:
     if _gives_arguments(job) and (reason := lost_arguments(job.given, spec.job)):
         yield f"command: {reason}"
     yield from _lost_modules(job)
-    if spec.ray_use == "none" and any("{ray_address}" in text for text in (*spec.command, *spec.env.values())):
+    if spec.ray_use == "none" and any("{ray_address}" in text for text in _texts(spec)):
         yield "ray: the job has none, and {ray_address} stands in it: write ray: own, or HOST:PORT"
-    if _wants_head(spec) and not is_program("ray", spec.cwd, path):
-        yield (
-            "ray: there is no program ray on PATH to start the job's own Ray with: activate the environment of its"
-            " framework, or name that as python in a job file"
-        )
+    yield from lacks_ray(job)
     if spec.ray_address and job.adapter.env and not spec.attach:
         yield (
             f"attach: false: workers of the Ray at {spec.ray_address} would not get the variables by which"
@@ -58,10 +54,21 @@ def _path(spec: JobSpec) -> str:
     return path + spec.env.get("PATH", os.environ.get("PATH", os.defpath))
 
 
-def _wants_head(spec: JobSpec) -> bool:
-    """Whether it names the address of a Ray that is then started for it."""
-    texts = (*spec.command, *spec.before, *spec.env.values())
-    return spec.ray_use == "own" and any("{ray_address}" in text for text in texts)
+def _texts(spec: JobSpec) -> Iterator[str]:
+    """What is given to its processes, by any of its placements: where the address of a Ray may stand."""
+    yield from (*spec.command, *spec.before, *spec.env.values())
+    for one in spec.placements.values():
+        yield from (*one.args, *one.env.values())
+
+
+def lacks_ray(job: Job, nodes: int = 1) -> Iterator[str]:
+    """That nothing starts the Ray that it needs, on so many nodes."""
+    spec = job.spec
+    if job.starts_ray(_texts(spec), nodes) and not is_program("ray", spec.cwd, _path(spec)):
+        yield (
+            "ray: there is no program ray on PATH to start the job's own Ray with: activate the environment of its"
+            " framework, or name that as python in a job file"
+        )
 
 
 def dangers(job: Job) -> Iterator[str]:

@@ -7,7 +7,7 @@ from placebench.errors import Reasons
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.launching import Job
 from placebench.jobs.spec import read_job
-from placebench.jobs.usable import dangers, unusable
+from placebench.jobs.usable import dangers, lacks_ray, unusable
 from placebench.plan.request import RunRequest
 from placebench.record.job_record import JobRecord
 from placebench.spec.check import Check, Facts
@@ -48,11 +48,21 @@ def _unused_first_node(job: Job, placements: Sequence[Placement], devices: Seque
             )
 
 
+def _no_ray_over_nodes(job: Job, placements: Sequence[Placement]) -> Iterator[str]:
+    """A Ray over the nodes of a SLURM job is started with the job's own program."""
+    yield from lacks_ray(job, max(map(_node_count, placements), default=1))
+
+
+def _node_count(placement: Placement) -> int:
+    """On how many nodes it has devices."""
+    return sum(any(counts) for counts in zip(*(pool.counts for pool in placement.pools), strict=True))
+
+
 def _nobody_starts_ranks(job: Job, placements: Sequence[Placement]) -> Iterator[str]:
     """A framework without Ray is started on each node of a SLURM job, and on no others."""
     is_started = job.spec.ray_use == "none" and job.spec.each_node
     for one in placements if job.adapter.ray == "none" and job.adapter is not COMMAND and not is_started else ():
-        if sum(any(counts) for counts in zip(*(pool.counts for pool in one.pools), strict=True)) > 1:
+        if _node_count(one) > 1:
             yield (
                 f"placement {shown(one.name)}: it is on several nodes, and {job.spec.job} starts ranks on one: leave"
                 f" out {'each_node: false' if job.spec.ray_use == 'none' else 'ray'}, or name devices of one node"
@@ -90,6 +100,7 @@ JOB_CHECKS = (
     Check(_find_placements, {"placements"}),
     Check(_unreached_staleness),
     Check(_unused_first_node),
+    Check(_no_ray_over_nodes, {"host"}),
     Check(_nobody_starts_ranks),
     Check(lambda placements: shared_folders(placements, ())),
 )

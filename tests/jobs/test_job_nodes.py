@@ -145,6 +145,20 @@ def test_what_cannot_be_on_several_nodes_is_refused(plan: Callable[..., str]) ->
     assert plan(job="command", command="true") == ""
 
 
+def test_a_ray_that_a_launch_would_start_needs_its_program(plan: Callable[..., str], tmp_path: Path) -> None:
+    keys = {"command": "/bin/true", "env": {"PATH": str(tmp_path)}}
+    lacking = "ray: there is no program ray on PATH to start the job's own Ray with: "
+    assert plan(**keys, ray="own").startswith(lacking)  # over both nodes
+    assert plan(**keys, ray="own", each_node=False) == ""
+    of_placement = {"standard": {"args": "{ray_address}"}}
+    assert plan(**keys, ray="own", each_node=False, placements=of_placement).startswith(lacking)
+    assert plan(**keys, placements=of_placement) == (
+        "ray: the job has none, and {ray_address} stands in it: write ray: own, or HOST:PORT"
+    )
+    write(tmp_path, "ray", "#!/bin/sh\n").chmod(0o755)
+    assert plan(**keys, ray="own", placements=of_placement) == ""
+
+
 def test_a_cluster_that_cannot_be_asked_leaves_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise UsageError("node n2: placebench cannot be imported there")
