@@ -149,7 +149,10 @@ class Plan:
     @property
     def addresses(self) -> Mapping[str, str]:
         """By which the nodes reach each other, by their names; none for devices of this host."""
-        return {node.name: node.address for node in self.cluster.nodes} if self.cluster else {}
+        if self.cluster:
+            return {node.name: node.address for node in self.cluster.nodes}
+        nodes = dict.fromkeys(device.node for device in self.devices)
+        return {name: name for name in nodes} if len(nodes) > 1 else {}  # only described: nobody knows more of them
 
     @property
     def steps_before(self) -> int:

@@ -58,6 +58,17 @@ def test_a_dry_run_prints_what_each_placement_would_start_to_copy() -> None:
     assert done.stdout.count(" step:") == 3
 
 
+def test_a_dry_run_on_described_nodes_prints_what_each_of_them_would_start() -> None:
+    result = invoke(
+        "run", "--devices", "gpu:2x2", "--job", "verl", "--placements", "standard", "--dry-run", "--", sys.executable,
+        "verl.py",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    _, other = (line for line in result.stdout.splitlines() if line.startswith("cd "))
+    assert " ray start --block --address node0:" in other
+    assert other.endswith(" --node-ip-address node1 --node-name node1  # on node node1")
+
+
 def test_what_a_dry_run_prints_has_every_variable_whatever_its_name() -> None:
     write(Path(), "shown.py", "import os\nprint(os.environ['A B;C'])\n")
     variables = "{'A B;C': \"it's; $HOME\"}"
