@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -93,6 +94,8 @@ def compare(
     warmup = ReadingOptions.warmup_steps if warmup_steps is None else warmup_steps
     options = ReadingOptions(log_format, counts, ranks, warmup)
     words = [parse_source(named_run(text)) for text in sources]
+    for text, word in zip(sources, words, strict=True):
+        _refuse_joined_runs(text, word.launches)
     if not any(word.launches for word in words):
         # Runs say themselves how they are read.
         of_logs = {"--format": log_format, "--devices": devices, "--learner-ranks": learner_ranks}
@@ -136,6 +139,26 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...]:
     if not all(re.fullmatch(r"\s*0*[1-9][0-9]{0,8}\s*", part) for part in parts):
         raise UsageError(f"{option} {shown(text)}: give a number above 0, or one for each argument: 8 or 8,16")
     return tuple(int(part) for part in parts)
+
+
+def _refuse_joined_runs(text: str, launches: Sequence[Sequence[Path]]) -> None:
+    """Commas and + join logs, and would have the names of runs looked for as files.
+
+    Raises:
+        UsageError: one of the joined is a run.
+    """
+    from placebench.commands.runs import with_run
+    from placebench.record.folder import is_run_or_report
+
+    joined = [file for files in launches for file in files]
+    if len(joined) < 2:
+        return
+    for file in joined:
+        if is_run_or_report(file) or with_run(str(file)) != str(file):
+            raise UsageError(
+                f"{text}: {file} is a run: a comma sets logs of an arm apart, + the files of one launch; give every"
+                " run as a word of its own"
+            )
 
 
 def named_run(text: str) -> str:

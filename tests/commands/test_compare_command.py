@@ -279,6 +279,8 @@ def test_no_word_breaks_the_parser(text: str) -> None:
         (["a.log,a.log"], "a.log is given twice: name it once"),
         (["a.log,"], "'a.log,': there is an empty entry"),
         (["run", "run"], "run is given twice: name it once"),
+        (["a.log,run"], "a.log,run: run is a run: a comma sets logs of an arm apart, + the files of one launch; give"),
+        (["x=mine+other"], "x=mine+other: mine is a run: a comma sets logs of an arm apart"),
         (["run:spilt"], "run has no placement 'spilt': it has standard, split"),
         (["mine=run", "a.log"], "the run has the placements standard, split: choose one, as mine=run:standard"),
         (["a.log", "--devices", "0"], "--devices '0': give a number above 0, or one for each argument"),
@@ -307,6 +309,8 @@ def test_wrong_input_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     SyntheticRun(rounds=1).write(Path("run"))
+    if "x=mine+other" in arguments:
+        SyntheticRun(rounds=1).write(Path("runs/mine"))
     verl_log(Path(), "a.log")
     verl_log(Path(), "b.log")
     Path("losses.log").write_text("step:1 - actor/loss:0.5\n")
