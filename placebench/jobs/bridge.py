@@ -78,9 +78,9 @@ class Bridge:
         end.write(self._trial)  # also if what comes after it never ends
         is_done = end.kind is JobExit.DONE
         if why := self._run_after(is_done=is_done):
-            # Of a launch that is done its stage says that nothing else is missing.
-            message = why if is_done else "; ".join(filter(None, (end.message, why)))
-            end = end.model_copy(update={"message": message} | ({"kind": JobExit.FAILED} if is_done else {}))
+            if is_done:  # its stage says that nothing else is missing
+                return end.model_copy(update={"kind": JobExit.FAILED, "after": why})
+            end = end.model_copy(update={"message": "; ".join(filter(None, (end.message, why)))})
         return end
 
     def _run_command(self) -> EndFile:

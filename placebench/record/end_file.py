@@ -41,8 +41,8 @@ class EndFile(Record):
     held: str | None = None
     """Where memory ran out: which device in which phase, and what its models held."""
     allocator: AllocatorState | None = None
-    cut_off: str | None = None
-    """Why the `after` of a job of the user's was stopped before it had ended; None where it was not."""
+    after: str | None = None
+    """What went wrong with the `after` of a job of the user's whose steps were done by then; None where nothing did."""
 
     @classmethod
     def read(cls, trial: Trial) -> "EndFile | None":

@@ -112,7 +112,8 @@ def explain(trial: Trial, end: LaunchEnd, devices: Sequence[Device]) -> LaunchEn
             return end
         # It had failed already, and what comes after it did not end.
         end = LaunchEnd(_EXIT_STATUS.get(left.kind, Status.FAILED))
-    reason = with_labels((left and left.message) or end.reason or "", devices)
+    told = "; ".join(filter(None, (left.message, left.after))) if left else ""
+    reason = with_labels(told or end.reason or "", devices)
     limit = exceeded_limit("\n".join((reason, _read_end(trial.error), _read_end(trial.log))))
     return LaunchEnd(end.status, f"{limit}: {reason}", limit.advice) if limit else LaunchEnd(end.status, reason)
 
@@ -128,7 +129,7 @@ def record_cut_off(trial: Trial, end: LaunchEnd) -> None:
     """Leave for the report why the `after` of a launch that is done had to end; one that failed has told it itself."""
     left = EndFile.read(trial)
     if left and left.kind is JobExit.DONE and Progress.read(trial).stage == AFTER:
-        left.model_copy(update={"cut_off": end.reason}).write(trial)
+        left.model_copy(update={"after": f"after was cut off: {end.reason}"}).write(trial)
 
 
 def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> None:

@@ -107,6 +107,18 @@ def test_an_after_that_is_cut_off_is_in_the_report(
     assert told in caveats(compare_run(run_folder()))
 
 
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [("", 0, ""), ("sys.exit(9)", 3, "the command ended with exit code 9 after 3 steps: step:3 - timing_s/step:0.5; ")],
+)
+def test_an_after_that_fails_changes_nothing_of_how_the_command_ended(end: str, code: int, said: str) -> None:
+    result = run_job(f"{STEPS}{end}\n", "--rounds", "1", keys=f"{KEYS}after: sh -c 'echo no disk; exit 1'\n")
+    assert result.exit_code == code, result.output
+    why = "after ended with exit code 1: no disk"
+    assert f"round 1 a did not end in order: {said}{why}." in caveats(compare_run(run_folder()))
+    assert f"note: the launch is done but for what comes after it: {said}{why} (see" in result.stderr.replace("\n", " ")
+
+
 def test_an_attached_run_that_goes_on_has_a_time_limit_too() -> None:
     words = ("attach", *BASE, "--time-limit", "0.5", "--", "sleep", "600")
     assert invoke(*words).exit_code == 124

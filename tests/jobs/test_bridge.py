@@ -117,7 +117,8 @@ def test_an_after_that_fails_is_told_behind_what_ended_the_launch(tmp_path: Path
     assert lacks_only(trial) is None
     done = prepare(tmp_path / "b", *python(tmp_path / "b", PLAIN, "0.01"), after=after)
     assert bridge.main(str(done.path)) == JobExit.FAILED
-    assert (read_end(done)["message"], lacks_only(done)) == (why, "what comes after it")
+    assert (read_end(done)["message"], read_end(done)["after"]) == (None, why)
+    assert lacks_only(done) == "what comes after it"
 
 
 # The signal may come between the opening of a file and the block that closes it: its process ends then, this one not.

@@ -98,8 +98,7 @@ class Launch:
         end = EndFile.read(self.trial) if self.status is Status.DONE and self.is_of_job else None
         if end is None:
             return None
-        cut_off = end.cut_off and f"after was cut off: {end.cut_off}"
-        return "; ".join(filter(None, (end.message, cut_off))) or None
+        return "; ".join(filter(None, (end.message, end.after))) or None
 
     @cached_property
     def pauses(self) -> Sequence[tuple[float, float]]:
