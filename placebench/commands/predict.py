@@ -93,7 +93,8 @@ def _placements(words: str | None, asked: AskedPrediction) -> "tuple[list[tuple[
     from placebench.spec.words import given_twice, read_placement, split_words
 
     reasons, placements, read, refused = Reasons(), [], list[str](), dict[str, tuple[str, ...]]()
-    names = [case.name for file in asked.calibrations for case in file.cases]
+    # A point of a benchmark is no placement.
+    names = [case.name for file in asked.calibrations for case in file.cases if case.step_s is not None]
     asked_words = tuple(dict.fromkeys([*names, "standard", "split"])) if words is None else split_words(words)
     if "" in asked_words:
         raise UsageError(f"--placements {shown(words)} has an empty entry: write for example standard,split")

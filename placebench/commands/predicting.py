@@ -102,9 +102,10 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     request = read_request({**given, "sources": None, "gpu": None, "price": None})
     if request.wrong:
         raise UsageError(*request.wrong)
-    files, is_shipped = _calibrations(given.get("sources"), given.get("gpu"))
-    device = known_gpu(given["gpu"]) if given.get("gpu") else files[0].device
-    devices = asked_devices(given.get("devices"), files, device, by_name=bool(given.get("gpu")))
+    gpu = given.get("gpu")
+    files, is_shipped = _calibrations(given.get("sources"), gpu)
+    device = files[0].device if gpu is None else known_gpu(gpu)
+    devices = asked_devices(given.get("devices"), files, device, by_name=gpu is not None)
     workload = asked_workload(files, request.workload, request.origin)
     notes = [*_notes(files, devices, is_shipped=is_shipped), *unmeasured_settings(files, workload)]
     if (size := following_mini_batch(files, request.workload)) is not None:

@@ -155,7 +155,7 @@ class _PlacementFile:
                 known.setdefault(role, known[judge])
         missing = [role for role in Role if role not in known and (self.has_critic or role is not Role.CRITIC)]
         if missing and given and given.keys() <= known.keys():
-            self._wrong(f"roles: {', '.join(missing)} has no pool")
+            self._wrong(f"roles: {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} no pool")
         elif not missing and set(known.values()) <= {str(name) for name in pools}:
             for name in filter(_is_name, pools):
                 if name not in known.values():

@@ -26,6 +26,10 @@ def what_must_be(error: "ErrorDetails") -> str:
     """What a value must be, with the one found: `must be greater than 0 (got -1)`."""
     value = error["input"]
     found = "" if isinstance(value, Mapping) else " (got nothing)" if value is None else f" (got {shown(value)})"
+    if error["type"] == "too_long":
+        return f"must have at most {error['ctx']['max_length']} values{found}"
+    if error["type"] == "missing" and not isinstance(value, Mapping):
+        return f"must be given{found}"
     least = error.get("ctx", {}).get("ge")
     if isinstance(least, int | float) and least > 0 and isinstance(value, int | float):
         # A bound that only what is beyond reason meets: nobody needs to read it in place of the 0 that counts.

@@ -8,7 +8,8 @@ it: see `workload_reading`.
 from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.nested import flatten
@@ -56,6 +57,17 @@ class _Section(BaseModel):
     def conflicts(self) -> Iterator[Conflict]:
         """Values that do not go together."""
         yield from ()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_as_number(cls, value: object, info: ValidationInfo) -> object:
+        """A yes or no where a number belongs is a slip, which pydantic reads as 1 or 0."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and get_args(kind) == get_args(EngineSize):
+            raise PydanticCustomError("literal_error", "Input should be 1, 2, 4 or 8")
+        if isinstance(value, bool) and kind in (int, float, Share | None):
+            raise PydanticCustomError("int_type" if kind is int else "float_type", "Input should be a number")
+        return value
 
     @model_validator(mode="after")
     def _goes_together(self, info: ValidationInfo) -> Self:

@@ -105,7 +105,9 @@ def read_workload(content: Mapping[str, Any], origin: str | Callable[[str], str]
         errors = error.errors(include_url=False)
         for one in errors[:_MOST_TOLD]:
             location = one["loc"]
-            reasons.add([with_place(source(_dotted(location)), _dotted(location), _in_words(one))])
+            # A value of a list is set by the list's key.
+            key = _dotted(tuple(part for part in location if isinstance(part, str)))
+            reasons.add([with_place(source(key), key, _in_words(one))])
             if one["type"] == "extra_forbidden":
                 unknown |= {key for key in (_near(_leaf(one)),) if key and not gives(given, key)}
             else:

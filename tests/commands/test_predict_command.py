@@ -132,6 +132,8 @@ def test_a_shipped_calibration_says_that_it_is_one_and_that_the_host_is_another(
     (standard,) = content.placements
     assert standard.prediction_class == "other host"
     assert content.notes[0].startswith("shipped calibration h200")
+    # The points of a benchmark in it are no placements that anybody could want, or that could be left out.
+    assert not any("left out" in note for note in predicted("--gpu", "H100").notes)
     result = invoke("--from", "h100", "--model", "qwen2.5-0.5b", "--batch-size", "32", "--placements", "standard")
     assert "Cannot say" in result.output
     assert "placebench run --placements standard" in " ".join(result.output.split())
@@ -177,6 +179,7 @@ def test_replicas_are_predicted_with_whole_models() -> None:
         (("--from", "h200", "--placements", "nonsense"), "unknown placement 'nonsense'"),
         (("--from", "h200", "--placements", "split:3+1"), "cannot be shared equally by the 3 devices"),
         (("--from", "h200", "--gpu", "H9000"), "its peaks are not known; choose one of"),
+        (("--from", "h200", "--gpu", ""), "gpu '': its peaks are not known; choose one of"),
         (("--from", "h200", "--gpu", "nvidia"), "it may be any of NVIDIA A100-SXM4-40GB, "),
         (("--gpu", "MI300X"), "no calibration is shipped for it"),
         (("--from", "h200", "--devices", "cpu:2"), "the calibration is of gpu devices"),

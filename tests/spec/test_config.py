@@ -225,6 +225,12 @@ def test_values_are_not_held_against_one_that_is_not_known(content: dict[str, An
         ("batch: 5\n", {}, [], "bench.yaml, line 1: batch: "),
         ("steps: 5\n", {"steps": ("--steps", -1)}, [], "--steps: must be greater than 0"),
         ("steps: 5\n", {}, ["steps=none"], "--set steps: must be a whole number"),
+        ("steps: yes\n", {}, [], "bench.yaml, line 1: steps: must be a whole number (got True)"),
+        ("", {}, ["rollout.temperature=no"], "--set rollout.temperature: must be a number (got False)"),
+        ("", {}, ["rollout.memory_share=true"], "--set rollout.memory_share: must be a number (got True)"),
+        ("", {}, ["rollout.tensor_parallel_size=on"], "must be 1, 2, 4 or 8 (got True)"),
+        ("", {}, ["optimizer.betas=[0.9]"], "--set: optimizer.betas.1: must be given (got [0.9])"),
+        ("", {}, ["optimizer.betas=[0.9, 0.9, 0.9]"], "--set optimizer.betas: must have at most 2 values"),
         ("batch: {size: 40}\n", {}, [], "bench.yaml, line 1: batch: size 40 is not a multiple of mini_batch_size 32"),
         (
             "",

@@ -58,7 +58,7 @@ def test_a_file_gives_any_pools(tmp_path: Path) -> None:
         ("ref: ref_pool", "ref: pool", "roles.ref: there is no pool 'pool'"),
         ("ref: ref_pool", "referee: ref_pool", "roles: unknown role 'referee'"),
         ("ref: ref_pool, ", "", "roles: ref has no pool"),
-        (", critic: critic_pool", "", "roles: critic, reward has no pool"),
+        (", critic: critic_pool", "", "roles: critic, reward have no pool"),
         ("ref: ref_pool", "ref: actor_pool", "pools.ref_pool: no role lives there"),
         ("[2, 2]", "[4, 4]", "the pools need 5 devices on node 0 (actor_pool 4, ref_pool 1), there are 4"),
         ("[2, 2]", "[2]", "pools.actor_pool: [2] must be a list with one device count per node, and here is 2 nodes"),
@@ -90,7 +90,7 @@ def test_without_a_critic_a_file_names_none(tmp_path: Path) -> None:
     assert parse_placement(str(path), [4], has_critic=False).roles_in("c") == (Role.REWARD,)
     path.write_text("pools: {a: [2], b: [2]}\nroles: {actor: a, rollout: a, ref: b}\n")
     assert parse_placement(str(path), [4], has_critic=False).roles_in("b") == (Role.REF, Role.CRITIC, Role.REWARD)
-    with pytest.raises(UsageError, match="roles: critic, reward has no pool"):
+    with pytest.raises(UsageError, match="roles: critic, reward have no pool"):
         parse_placement(str(path), [4])
     path.write_text("pools: {a: [2], b: [2]}\nroles: {actor: a, rollout: a, ref: a, critic: b}\n")
     with pytest.raises(UsageError) as caught:
