@@ -110,7 +110,7 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "start", f"every launch from checkpoint {plan.start.path}, behind step {plan.start.step}"
         count += f", up to number {plan.steps}"
     yield "steps", f"{count}, the first {plan.warmup_steps} left out of the numbers"
-    if plan.auto and plan.auto.chooses_steps:
+    if plan.auto and plan.auto.chooses_steps and plan.auto.max_rounds > PILOT_ROUNDS:
         later = f"as many as are precise enough soonest, from round {PILOT_ROUNDS + 1} on"
         yield "", plan.auto.choice.sentence if plan.auto.choice else later
     shown = plan.order if plan.done else plan.order[:_MOST_ROUNDS]

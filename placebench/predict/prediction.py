@@ -117,14 +117,14 @@ class Predictions:
     def interval_over_fastest(self, one: Prediction) -> Interval | None:
         """Where the ratio of a step over the fastest one is expected to be.
 
-        None where too few cases tell, where both were run and single launches do not tell how launches vary, or where
-        a step is of more batches.
+        None where too few cases tell, where both were run and one of them in a single launch, which a report leaves
+        open too, or where a step is of more batches.
         """
         best = self.fastest
         if one.batches != best.batches:
             return None
         ratio = one.step.seconds / best.step.seconds
-        if self.are_single_launches(one):
+        if self.single_launches(one):
             return None
         if all(each.is_measured and each.noise and each.noise.round_steps for each in (best, one)):
             assert best.noise is not None
@@ -132,9 +132,13 @@ class Predictions:
             return run_ratio_interval(ratio, best.noise, one.noise)
         return ratio_interval(ratio, _wider(best.error, one.error), best.noise, one.noise)
 
-    def are_single_launches(self, one: Prediction) -> bool:
-        """Whether a placement and the fastest were both run, once each, so that nothing tells how launches vary."""
-        return all(each.is_measured and each.launches == 1 and not each.noise for each in (self.fastest, one))
+    def single_launches(self, one: Prediction) -> int:
+        """How many of a placement and the fastest, which were both run, were launched once, which shows nothing.
+
+        0 where one of them was not run.
+        """
+        both = (self.fastest, one)
+        return sum(each.launches == 1 for each in both) if all(each.is_measured for each in both) else 0
 
 
 def predict(

@@ -332,10 +332,10 @@ def about_choice(found: Predictions) -> Iterator[str]:
         ends = found.interval_over_fastest(one)
         more, interval = change(ratio, ends.low if ends else float("nan"), ends.high if ends else float("nan"))
         told = f"{more} time{f' ({interval})' if interval else ''}"
-        if found.are_single_launches(one):
+        if single := found.single_launches(one):
             yield (
                 f"Cannot say whether {best.placement.name} is faster than {one.placement.name}: a step of the latter"
-                f" took {told}, by one launch of each."
+                f" took {told}, by one launch of {'each' if single > 1 else 'one of them'}."
             )
         elif one in found.tied and ends is None:
             yield (

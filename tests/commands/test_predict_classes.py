@@ -8,6 +8,8 @@ from pages import ROOT
 from predicting import REFERENCE, WORKLOAD, invoke, predicted
 from synthetic_run import SyntheticRun
 
+from placebench.record.folder import Status
+
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
@@ -25,6 +27,17 @@ def test_single_launches_of_two_placements_decide_nothing() -> None:
     assert [one.is_tied for one in content.placements] == [False, True]
     result = invoke("--from", REFERENCE / "ppo-8b", "--placements", "standard,split")
     assert "took 11 % more time, by one launch of each" in " ".join(result.output.split())
+
+
+def test_a_single_launch_decides_nothing_beside_several_of_another_placement() -> None:
+    lost = {(2, "standard"): Status.INTERRUPTED}
+    SyntheticRun(rounds=3, workload=WORKLOAD, statuses=lost).write(Path("two"))
+    words = ("--placements", "standard,split")
+    assert not any(one.is_tied for one in predicted("--from", "two", *words).placements)
+    lost |= {(3, "standard"): Status.INTERRUPTED}
+    SyntheticRun(rounds=3, workload=WORKLOAD, statuses=lost).write(Path("one"))
+    assert sum(one.is_tied for one in predicted("--from", "one", *words).placements) == 1
+    assert "by one launch of one of them" in " ".join(invoke("--from", "one", *words).output.split())
 
 
 def test_a_job_of_the_users_on_other_devices_has_no_interval() -> None:

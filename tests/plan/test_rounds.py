@@ -136,6 +136,10 @@ def test_steps_are_left_as_asked_for(tmp_path: Path) -> None:
     out = StringIO()
     show_plan(open_plan, Console(file=out, width=200))
     assert "as many as are precise enough soonest, from round 4 on" in out.getvalue()
+    out = StringIO()
+    few = make_plan(RunRequest(out=tmp_path, devices="cpu:2", rounds="auto", max_rounds=3))
+    show_plan(few, Console(file=out, width=200))
+    assert "from round 4 on" not in out.getvalue()
 
 
 def test_a_model_of_real_size_gets_a_round_more(tmp_path: Path) -> None:
