@@ -9,6 +9,7 @@ from placebench.commands.completion import complete_placements
 from placebench.commands.options import StartingCommand, WholeRange, option, option_group
 from placebench.commands.run_options import read_request, shared_options
 from placebench.commands.start import start
+from placebench.errors import UsageError
 from placebench.spec.auto_rounds import MOST_ROUNDS
 
 _EXAMPLES = """\b
@@ -49,6 +50,8 @@ def calibrate(placement: str, pairs: int, **given: Any) -> None:
     from placebench.plan.plan import default_name, make_plan
     from placebench.spec.words import split_words
 
+    if not placement.strip():
+        raise UsageError("--placement '': it is empty: name a placement, or see whether a variable is not set")
     request = read_request({**given, "placements": placement, "rounds": 2 * pairs, "calibrates": True})
     if request.name is None:
         request = replace(request, name=default_name(f"calibrate-{placement}"))

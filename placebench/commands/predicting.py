@@ -1,5 +1,6 @@
 """What `placebench predict` and `search` are asked: by what measurements, which job, on which devices."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _VERSIONS = ("torch", "vllm", "placebench")
+# GPUs of one server; who describes more in one is likely to have meant several.
+_USUAL_NODE = 8
 
 
 def prediction_options(function: _Function) -> _Function:
@@ -184,6 +187,9 @@ def _notes(files: "Sequence[CalibrationFile]", devices: "Sequence[Device]", *, i
     if devices[0].name not in names:
         notes.append(f"{devices[0].name} is scaled from {', '.join(sorted(names))} by the data sheets' peaks")
         notes.extend(_on_memory(devices[0]))
+    node = max(Counter(one.node for one in devices).values())
+    if devices[0].kind == "gpu" and node > max(_USUAL_NODE, *(file.device_count // file.nodes for file in files)):
+        notes.append(f"{node} GPUs are taken to be on the links of one node; gpu:8x2 would be two nodes of eight")
     return notes
 
 

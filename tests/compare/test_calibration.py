@@ -183,3 +183,6 @@ def test_the_command_plans_pairs_of_one_placement() -> None:
     assert wrong.stderr.strip() == (
         "placebench: --placement standard,split: name one placement, which is compared with itself"
     )
+    empty = subprocess.run([*command, "--placement", ""], capture_output=True, text=True, check=False)
+    assert empty.returncode == 2
+    assert empty.stderr.startswith("placebench: --placement '': it is empty")
