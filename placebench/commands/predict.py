@@ -13,9 +13,13 @@ from placebench.commands.outputs import OutputPath, refuse_same, writing
 from placebench.commands.predicting import AskedPrediction, prediction_options, read_asked
 from placebench.errors import Reasons, UsageError
 from placebench.spec.legible import shown
+from placebench.spec.text import few
 
 if TYPE_CHECKING:
     from placebench.spec.placement import Placement
+
+# Of placements that are left out; of more it is the first one's, and the names of the others.
+_MOST_REASONS = 2
 
 _EXAMPLES = """\b
 Examples:
@@ -121,4 +125,8 @@ def _placements(words: str | None, asked: AskedPrediction) -> "tuple[list[tuple[
         # Those of the first, as the others are in many words the same.
         none = "none of the measured placements can be on these devices: name others with --placements"
         raise UsageError(*next(iter(refused.values()), ()), none)
-    return placements, [f"left out: {lines[0]}" for lines in refused.values()]
+    notes = [f"left out: {lines[0]}" for lines in refused.values()]
+    if len(notes) > _MOST_REASONS:
+        others = few([*refused][1:], ", ")
+        notes[1:] = [f"left out, too: {others}; --placements with one of these says why"]
+    return placements, notes

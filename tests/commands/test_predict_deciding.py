@@ -124,3 +124,13 @@ def test_placements_that_are_not_named_and_cannot_be_are_told() -> None:
     content = predicted("--gpu", "H200", "--devices", "gpu:7", "--model", "qwen2.5-1.5b")
     assert "standard" not in [one.placement for one in content.placements]
     assert any(note.startswith("left out: placement 'standard': batch.size 256") for note in content.notes)
+
+
+def test_many_placements_that_are_left_out_have_one_reason_and_their_names() -> None:
+    content = predicted("--gpu", "H200", "--devices", "gpu:1", "--model", "qwen2.5-1.5b")
+    told = [note for note in content.notes if note.startswith("left out")]
+    assert told[0] == "left out: placement 'split' needs at least 2 devices, there is 1: raise --devices"
+    assert told[1:] == [
+        "left out, too: split/overlap=none, split:3+1, learners:2+engines:2/staleness=1, ddp:2, ddp:4; --placements"
+        " with one of these says why"
+    ]
