@@ -15,6 +15,7 @@ try:
 
     from placebench.commands.console import let_everything_be_printed, progress_on_stderr
     from placebench.commands.group import fail, refuse_undecodable
+    from placebench.commands.outputs import OutputPath
     from placebench.errors import PlacebenchError, UsageError
     from placebench.host.signals import StopSignals
     from placebench.host.terminal import say
@@ -48,7 +49,7 @@ Example:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EXAMPLE)
 @click.argument("logs", metavar="LOG [LOG …]", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--output-dir", type=click.Path(path_type=Path), default=Path("plots"), show_default=True, help="Where to write."
+    "--output-dir", type=OutputPath(is_folder=True), default=Path("plots"), show_default=True, help="Where to write."
 )
 @click.option(
     "--format",

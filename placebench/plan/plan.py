@@ -38,14 +38,14 @@ from placebench.record.folder import RunFolder
 from placebench.sessions.ray_cluster.discovery import Cluster
 from placebench.sessions.torchrun.nodes import JobNodes
 from placebench.spec.auto_rounds import AutoRounds, steps_in_round
-from placebench.spec.bound import RunPlacement, bind
+from placebench.spec.bound import RunPlacement, alike, bind
 from placebench.spec.check import Check, Facts, collect
 from placebench.spec.devices import Device, devices_per_node
 from placebench.spec.launchers import RAY, unusable_launcher
 from placebench.spec.placement import Placement
 from placebench.spec.placement_checks import PLACEMENT_CHECKS, contradictions
 from placebench.spec.shapes import JobShapes, job_shapes
-from placebench.spec.text import slug
+from placebench.spec.text import listing, slug
 from placebench.spec.words import read_placement, split_words
 from placebench.spec.workload import Workload
 from placebench.spec.workload_reading import mini_batch_that_follows, usual_mini_batch
@@ -245,7 +245,11 @@ class Plan:
         changed = changes(self.start, self.workload, placements) if self.start else ()
         nearly_full = (line for case in self._cases(self.placements) for line in tight(case))
         remarks = (*self.remarks, *(self.job.remarks if self.job else ()))
-        return (*self.damaged, *remarks, *filter(None, (shared,)), *changed, *nearly_full)
+        same = (
+            f"{listing(names)} are the same on these devices: only chance makes them differ"
+            for names in alike(self.placements)
+        )
+        return (*self.damaged, *remarks, *filter(None, (shared,)), *same, *changed, *nearly_full)
 
     def _cases(self, bounds: Sequence[RunPlacement]) -> Iterator[MemoryCase]:
         if not self.job:

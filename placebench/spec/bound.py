@@ -76,3 +76,15 @@ def bind(placement: Placement, devices: Sequence[Device]) -> RunPlacement:
         for pool in placement.pools
     }
     return RunPlacement(placement, members)
+
+
+def alike(placements: Sequence[RunPlacement]) -> list[list[str]]:
+    """Names of placements that are the same on their devices, whatever they and their pools are called."""
+    found: dict[tuple[object, ...], list[str]] = {}
+    for one in placements:
+        where = frozenset((role, one.pools[pool]) for role, pool in one.roles.items())
+        # In one pool nothing overlaps.
+        overlap = one.overlap if len(one.pools) > 1 else None
+        how = (overlap, one.staleness, one.placement.inflight_updates, one.tensor_parallel, one.scaling)
+        found.setdefault((where, *how), []).append(one.name)
+    return [names for names in found.values() if len(names) > 1]

@@ -106,7 +106,7 @@ def read_workload(content: Mapping[str, Any], origin: str | Callable[[str], str]
         for one in errors[:_MOST_TOLD]:
             location = one["loc"]
             # A value of a list is set by the list's key.
-            key = _dotted(tuple(part for part in location if isinstance(part, str)))
+            key = _dotted(location[:-1] if len(location) > 2 and isinstance(location[-1], int) else location)
             reasons.add([with_place(source(key), key, _in_words(one))])
             if one["type"] == "extra_forbidden":
                 unknown |= {key for key in (_near(_leaf(one)),) if key and not gives(given, key)}

@@ -312,6 +312,14 @@ def test_more_gpus_than_there_are_is_one_line(tmp_path: Path) -> None:
     assert found[0].startswith("--devices gpu:4096: found ")
 
 
+def test_placements_that_are_the_same_on_the_devices_are_told(tmp_path: Path) -> None:
+    words = "standard,split,standard/overlap=none,split:1+1,split/overlap=updates,split/staleness=1,ddp:2"
+    assert make_plan(request(tmp_path, devices="cpu:2", placements=words)).notes == (
+        "standard and standard/overlap=none are the same on these devices: only chance makes them differ",
+        "split and split:1+1 are the same on these devices: only chance makes them differ",
+    )
+
+
 def test_the_dry_run_shows_what_would_be_done(tmp_path: Path) -> None:
     batch = {"batch": {"size": 64, "mini_batch_size": 64}}
     plan = make_plan(request(tmp_path, devices="cpu:6", placements="split:2+2,split:4+2", rounds=2, workload=batch))
