@@ -81,8 +81,11 @@ def _way_out(case: MemoryCase) -> str:
             if other.is_roomy(settings):
                 flags = f" with {_flags(settings)}" if settings else ""
                 return f"no setting alone fits, {word}{flags} does, about {_peak(other.changed(settings))} a device"
+    # CPU devices of a host share its memory, and each has a process. Those of one pool were tried above.
+    pools = case.bound.pools
+    fewer = "fewer devices, " if case.devices[0].kind == "cpu" and len(case.bound.devices) > len(pools) > 1 else ""
     return (
-        f"no setting fits, {format_bytes(least_missing(case))} are missing at the least: take a smaller model or"
+        f"no setting fits, {format_bytes(least_missing(case))} are missing at the least: take {fewer}a smaller model or"
         " shorter sequences"
     )
 

@@ -294,6 +294,9 @@ def test_what_cannot_fit_on_the_host_is_refused_with_its_parts(tmp_path: Path, m
     assert "and there are 16.0 GiB" in found[0]
     assert "; no setting fits, " in found[0]
     assert found[0].endswith("are missing at the least: take a smaller model or shorter sequences")
+    monkeypatch.setattr("placebench.host.devices.total_memory", lambda: 1 << 30)
+    (many,) = reasons(request(tmp_path, devices="cpu:8", placements="split"))
+    assert many.endswith("are missing at the least: take fewer devices, a smaller model or shorter sequences")
 
 
 def test_an_engine_that_the_devices_cannot_share_is_refused(tmp_path: Path) -> None:
