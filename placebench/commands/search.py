@@ -70,6 +70,7 @@ def search(
     with it, of each layout what moves fewest devices, that is gives them roles that they did not have. Neither torch,
     ray nor a GPU is needed.
     """
+    from placebench.plan.catalogue import look_up
     from placebench.predict.asking import explain_lookups
     from placebench.predict.finding import find_placements
     from placebench.record.folder import write_output
@@ -91,10 +92,11 @@ def search(
             price=given.get("price"),
         )
     if not found.groups:
+        # Why the one that takes least memory cannot be, with what would let it; those of the others are much the same.
+        why = next(iter(look_up("standard", asked.devices, asked.workload).reasons), "")
         raise UsageError(
             f"no placement can be on {len(asked.devices)} × {asked.devices[0].name} with"
-            f" {asked.devices[0].memory_bytes >> 30} GiB: none of any size shares the batch and fits into memory;"
-            " placebench placements says why each word cannot be"
+            f" {asked.devices[0].memory_bytes >> 30} GiB: none of any size shares the batch and fits into memory; {why}"
         )
     if write is not None and found.files:
         with writing("--write", write):

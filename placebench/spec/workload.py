@@ -338,7 +338,7 @@ def step_text(workload: Workload) -> str:
         f" ({batch.size // batch.group_size} prompts × {batch.group_size} responses)" if batch.group_size > 1 else ""
     )
     return (
-        f"{workload.algorithm.name}, {batch.size} sequences{groups} of up to"
+        f"{workload.algorithm.name}, {plural(batch.size, 'sequence')}{groups} of up to"
         f" {batch.max_prompt_length} + {batch.max_response_length} tokens,"
         f" {plural(batch.size // batch.mini_batch_size, 'mini-batch', 'mini-batches')} × {plural(epochs, 'epoch')}"
     )

@@ -183,6 +183,10 @@ def test_the_placement_that_there_is_has_a_row_once_wherever_it_ranks(now: str) 
             ("--from", "h200", "--gpu", "H100", "--model", "qwen2.5-7b", "--devices", "gpu:8"),
             "no placement can be on 8 × NVIDIA H100 80GB HBM3 with 79 GiB: none",
         ),
+        (
+            ("--from", "h200", "--gpu", "H100", "--model", "qwen2.5-7b", "--devices", "gpu:8"),
+            "node0/gpu:0 has 79.2 GiB; --set batch.micro_batch_tokens=7168 fits with about",
+        ),
         (("--from", REFERENCE / "ppo-7b", "--max-staleness", "99"), "--max-staleness"),
         (("--gpu", "L40S"), "its peaks are not known; choose one of NVIDIA A100"),
         (("--from", REFERENCE / "ppo-7b", "--model", "nowhere"), "unknown model 'nowhere'"),
