@@ -56,7 +56,11 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
         help="With --rounds auto: at most so many.  [default: 20]",
     ),
     run_option(
-        "--max-time", "max_time_s", type=SECONDS, metavar="SECONDS", help="With --rounds auto: at most this long."
+        "--max-time",
+        "max_time_s",
+        type=SECONDS,
+        metavar="SECONDS",
+        help="With --rounds auto: after 7 rounds, none that ends later.",
     ),
     option(
         "--resume",
