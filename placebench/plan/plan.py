@@ -245,9 +245,10 @@ class Plan:
         changed = changes(self.start, self.workload, placements) if self.start else ()
         nearly_full = (line for case in self._cases(self.placements) for line in tight(case))
         remarks = (*self.remarks, *(self.job.remarks if self.job else ()))
+        # Those of a job of the user's may have arguments of their own.
         same = (
             f"{listing(names)} are the same on these devices: only chance makes them differ"
-            for names in alike(self.placements)
+            for names in (alike(self.placements) if self.job is None else ())
         )
         return (*self.damaged, *remarks, *filter(None, (shared,)), *same, *changed, *nearly_full)
 

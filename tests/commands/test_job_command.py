@@ -78,6 +78,13 @@ def test_what_a_dry_run_prints_has_every_variable_whatever_its_name() -> None:
     assert subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout == "it's; $HOME\n"
 
 
+def test_placements_of_a_job_differ_by_their_arguments_on_the_same_devices() -> None:
+    job_file(f"command: {sys.executable} x.py\nplacements: {{plain: {{}}, compiled: {{args: --compile}}}}\n")
+    result = invoke("run", *BASE, "--job", "mine.yaml", "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "the same on these devices" not in result.output
+
+
 def test_the_settings_of_words_are_printed_to_copy() -> None:
     result = invoke("placements", "--job", "verl", "split:3+1", "ddp:2")
     assert result.exit_code == 0
