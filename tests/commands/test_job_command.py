@@ -79,6 +79,7 @@ def test_what_a_dry_run_prints_has_every_variable_whatever_its_name() -> None:
 
 
 def test_placements_of_a_job_differ_by_their_arguments_on_the_same_devices() -> None:
+    write(Path(), "x.py", "")
     job_file(f"command: {sys.executable} x.py\nplacements: {{plain: {{}}, compiled: {{args: --compile}}}}\n")
     result = invoke("run", *BASE, "--job", "mine.yaml", "--dry-run")
     assert result.exit_code == 0, result.output
