@@ -28,6 +28,7 @@ from typing import Any
 
 import click
 from memory_sizes import estimate_of, workload_of
+from predicted_files import predicted_before, sizes_again
 from prediction_cases import (
     REFERENCE,
     Folder,
@@ -38,10 +39,8 @@ from prediction_cases import (
     from_one_gpu,
     model_of,
     other_token_budgets,
-    predicted_before,
     read_folders,
     results,
-    sizes_again,
     traced_passes,
 )
 

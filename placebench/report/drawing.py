@@ -12,6 +12,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -192,7 +193,7 @@ def _memory_file() -> int | None:
 def _draw_by_two(receive: Callable[[], Any]) -> list[DrawnPlot]:
     """Draw what is sent, in this process and one more if possible; each takes the next figure when it has drawn one."""
     gc.disable()  # for the process is gone in a second, and passes would be a sixth of it
-    import scipy.special  # noqa: F401 - of the intervals in figures; loaded here, it is in both processes
+    import_module("scipy.special")  # for the intervals in figures: loaded here, it is in both processes
     from matplotlib.figure import Figure
 
     from placebench.report.plots import captions, slowest_first
