@@ -181,9 +181,9 @@ class Bridge:
         looked = f"no step of {f'format {self._job.log_format}' if self._job.log_format else 'a known format'}"
         advice = "say where it logs and how under log in a job file"
         if may_lack_log(self._job):
-            advice += ', or mark each step by span("step")'
+            advice += ", print a line such as 'step:3 - timing_s/step:1.25' a step, or mark each by span(\"step\")"
         if self._job.until_end:
-            advice = "nor have its processes written a span: there is nothing to show"
+            where += ", nor have its processes written a span"
         return EndFile(kind=JobExit.FAILED, message=f"{ended}: {looked} in {where}; {advice}")
 
     def _start_ray(self, address: str) -> None:

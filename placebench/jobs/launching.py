@@ -26,9 +26,11 @@ from placebench.sessions.base import LOOPBACK
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, Kind
 from placebench.spec.legible import shown
+from placebench.spec.nearest import did_you_mean
 from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.presets import Nodes
 from placebench.spec.shapes import JobShapes, ModelShape, model_shape
+from placebench.spec.text import few
 from placebench.spec.words import given_twice, names_file, parse_placement, preset_of, split_words
 
 # Variables that are lists, which the user's may already be: how the adapter's part and the user's are put together.
@@ -164,9 +166,22 @@ class Job:
         """
         if self.is_own(name):
             return self._own_placement(name, nodes or (1,))
-        placement = parse_placement(name, nodes)
+        placement = self.read_word(name, nodes)
         self._settings(placement, kind)  # it says why the framework cannot be told so
         return placement
+
+    def read_word(self, word: str, nodes: Nodes | None) -> Placement:
+        """The placement that a word of placebench, or a file, stands for.
+
+        Raises:
+            UsageError: there is none, nor is it a name of the job's; a line for every reason.
+        """
+        if (own := self.spec.placements) and preset_of(word) is None and not names_file(word):
+            raise UsageError(
+                f"unknown placement {shown(word)}: use {few(own, ', ')} of the job file, or what placebench placements"
+                f" lists{did_you_mean(word, own)}"
+            )
+        return parse_placement(word, nodes)
 
     def is_own(self, name: str) -> bool:
         """Whether a placement is the user's own, of which no more is known than what it gives to the command."""

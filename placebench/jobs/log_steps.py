@@ -17,8 +17,9 @@ from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attached import AttachedSpans, Window
 from placebench.jobs.log_sources import PATIENCE_S, SETTLED_S, LogSource, LogSources
 from placebench.jobs.nodes import Nodes
-from placebench.logs.flags import NOT_FINITE
+from placebench.logs.flags import NO_TOKENS, NOT_FINITE
 from placebench.logs.run import LoggedRun, run_of_logs
+from placebench.logs.throughput import MOST_TOKENS
 from placebench.logs.timing import Kind
 from placebench.record.folder import Trial
 from placebench.record.job_record import JobLaunch, LogFlag, LogRecord
@@ -34,6 +35,7 @@ from placebench.telemetry.spans import CONTROLLER, Span
 if TYPE_CHECKING:
     import pandas as pd
 
+_TOKENS = "perf/total_num_tokens"
 # What a step lasts that was seen with the one before: less than there is between two looks, 0.1 s.
 _AT_ONCE_S = 0.05
 _BY_SIGHT = "lasts from when one line was seen to the next, give or take 0.1 s"
@@ -109,6 +111,7 @@ class StepReader:
         self._written = 0
         self._by_sight: list[int] = []
         """The numbers of steps that the log does not time."""
+        self._counts_tokens = False
 
     def __enter__(self) -> "StepReader":
         return self
@@ -249,11 +252,14 @@ class StepReader:
                 if run and number is not None:
                     known = run.logs[0].table.metrics_of(number)
                     own = {name: value for name, value in known.items() if may_be_metric(name, value)}
+                    if not 0 <= own.get(_TOKENS, 0) < MOST_TOKENS:
+                        del own[_TOKENS]  # no count
                 own |= {"timing_s/step": took}
                 if isfinite(count := tokens.get(number, float("nan")) / line.steps):
-                    own |= {"perf/total_num_tokens": count}
+                    own |= {_TOKENS: count}
                     if self._job.sequences:  # of which only the mean length is known
                         own |= {"perf/attention_length": count / self._job.sequences}
+                self._counts_tokens |= _TOKENS in own
                 found.steps.append(self._row(window, own))
                 windows.append(window)
                 self._last_end = window.end
@@ -295,14 +301,17 @@ class StepReader:
         )
 
     def _write_record(self, run: LoggedRun) -> None:
-        settled = () if self._attached.step(1) is None else self._job.settled_flags
+        settled = {NOT_FINITE}  # the steps themselves tell what is no number
+        if self._attached.step(1) is not None:
+            settled |= {*self._job.settled_flags}
+        if self._counts_tokens:  # of steps that the log does not time, too
+            settled |= {NO_TOKENS}
         LogRecord(
             framework=run.dialect.framework,
             format=run.logs[0].format.name,
             phases=self._job.phases,
             flags=(
-                # What is no number is told by the steps themselves.
-                *(LogFlag(name=one.name, text=one.text) for one in run.flags if one.name not in (*settled, NOT_FINITE)),
+                *(LogFlag(name=one.name, text=one.text) for one in run.flags if one.name not in settled),
                 *((LogFlag(name="step-time", text=_told_by_sight(run, self._by_sight)),) if self._by_sight else ()),
                 *(LogFlag(name=LogFlag.SPANS, text=text) for text in self._attached.notes),
             ),

@@ -77,7 +77,9 @@ def _texts_are_known(texts: Iterable[str]) -> None:
 
 
 def _words(value: Any) -> Any:
-    """A command as text is read as a shell would read its words."""
+    """A command as text is read as a shell would read its words; YAML takes a single word such as 0.5 as a number."""
+    if type(value) in (int, float):
+        value = (value,)
     if isinstance(value, str):
         try:
             value = shlex.split(value)

@@ -21,7 +21,7 @@ from placebench.spec.text import plural
 CLOCK_SHARE = 0.05
 CLOCK_SECONDS = 1.0
 LINES_SHOWN = 5
-NO_SECONDS, NOT_FINITE = "no-seconds", "not-finite"
+NO_SECONDS, NOT_FINITE, NO_TOKENS = "no-seconds", "not-finite", "no-tokens"
 # Metrics that are numbers as long as training works, in the order in which one spoils the next.
 LEARNING = (r"^critic/score/mean$", r"^critic/rewards/mean$", r"(^|_|/)loss$", r"(^|/)grad_norm$")
 # One file may print fewer digits of a number than another.
@@ -177,7 +177,7 @@ def throughput_flags(
             why = f"{counted} counts on from step to step, and no two steps with a time tell what came between"
         else:
             why = f"{counted} is no number of tokens in any step with a time"
-        yield Flag("no-tokens", f"no throughput: {why}")
+        yield Flag(NO_TOKENS, f"no throughput: {why}")
 
 
 def _restarts(restarts: Sequence[Restart]) -> Flag:

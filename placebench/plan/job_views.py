@@ -22,7 +22,7 @@ from placebench.plan.request import OPTIONS, RunRequest, request_facts
 from placebench.spec.bound import RunPlacement
 from placebench.spec.check import collect
 from placebench.spec.devices import Device, device_ranges, devices_per_node
-from placebench.spec.words import read_placement, split_words
+from placebench.spec.words import split_words
 
 
 def job_lines(plan: Plan, job: Job) -> Iterator[tuple[str, str]]:
@@ -71,7 +71,7 @@ def show_settings(request: RunRequest, words: Sequence[str], console: Console) -
     no_words = Reasons()
     for word in named:
         if word not in job.spec.placements:
-            read_placement(word, None, no_words)
+            no_words.attempt(partial(job.read_word, word, None))
     for word in named or [*job.spec.placements] or usual_words(nodes):
         reasons = Reasons()
         has_counts = not request.devices and bool(re.search("[0-9]", word))

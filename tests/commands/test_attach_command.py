@@ -160,8 +160,9 @@ def test_a_command_that_says_nothing_ends_in_a_line() -> None:
     assert result.exit_code == 3
     (trial,) = run_folder().glob("trials/*")
     assert result.stderr.splitlines()[-1] == (
-        "placebench: failed, the command ended with exit code 0 after 0 steps: no step of a known format in train.log;"
-        f" nor have its processes written a span: there is nothing to show (its folder is {trial})"
+        "placebench: failed, the command ended with exit code 0 after 0 steps: no step of a known format in train.log,"
+        " nor have its processes written a span; say where it logs and how under log in a job file, print a line such"
+        f" as 'step:3 - timing_s/step:1.25' a step, or mark each by span(\"step\") (its folder is {trial})"
     )
     assert not (run_folder() / "report.md").exists()
 

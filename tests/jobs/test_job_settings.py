@@ -107,6 +107,18 @@ def test_verl_cannot_be_told_everything(command: str, word: str, nodes: tuple[in
     assert reason in reasons("verl", command, word, *nodes)
 
 
+def test_an_unknown_name_is_told_with_those_of_the_job_file() -> None:
+    mine = job("command", "python train.py", placements={"slow": {"args": 0.5}, "fast": {"args": [0.3]}})
+    with pytest.raises(UsageError) as refused:
+        mine.placement("Fast", (2,), "cpu")
+    assert str(refused.value) == (
+        "unknown placement 'Fast': use slow, fast of the job file, or what placebench placements lists; did you mean"
+        " 'fast'?"
+    )
+    assert mine.settings_of("slow", (2,), "cpu").args == ("0.5",)
+    assert mine.settings_of("fast", (2,), "cpu").args == ("0.3",)
+
+
 def test_every_reason_against_a_placement_is_told(tmp_path: Path) -> None:
     file = write(
         tmp_path,

@@ -58,3 +58,21 @@ print("\\n".join(f"step:{step} - loss:0.1" for step in range(1, 6)), flush=True)
     message = read_end(trial)["message"]
     assert message.startswith("all 5 steps were seen at once, so that nothing tells what one takes")
     assert "grep --line-buffered" in message
+
+
+@pytest.mark.parametrize(("tokens", "told"), [(1000, None), (-5, "no throughput: the log has perf/total_num_tokens, and of no step the time")])
+def test_tokens_of_steps_that_the_log_does_not_time_count(tmp_path: Path, tokens: int, told: str | None) -> None:
+    text = f"""
+import time
+for step in range(1, 4):
+    time.sleep(0.2)
+    print(f"step:{{step}} - actor/lr:0.1 - perf/total_num_tokens:{tokens}", flush=True)
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), devices=1, steps=3)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert [row.get("perf/total_num_tokens") for row in rows(trial)] == [None if told else tokens] * 3
+    record = LogRecord.read(trial)
+    assert record
+    texts = {flag.name: flag.text for flag in record.flags}
+    assert texts["step-time"].startswith("the log does not time its steps: ")
+    assert texts.get("no-tokens") == told

@@ -262,3 +262,12 @@ def test_why_there_is_no_throughput_is_what_the_log_shows(tmp_path: Path, timing
     (told,) = (flag.text for flag in read_run([path]).flags if flag.name == "no-tokens")
     assert told.startswith("no throughput: ")
     assert told.endswith(why)
+
+
+def test_a_negative_count_of_tokens_is_none_and_a_phase_longer_than_its_step_does_not_add_up(tmp_path: Path) -> None:
+    lines = (f"step:{step} - timing_s/ref:0.7 - timing_s/step:0.3 - perf/total_num_tokens:-5\n" for step in range(1, 6))
+    run = read_run([write(tmp_path, "".join(lines), "odd.log")])
+    why = "no throughput: perf/total_num_tokens is no number of tokens in any step with a time"
+    assert why in [one.text for one in run.flags]
+    warnings = summarize(compare_sides([side_of_logs([run])])).warnings
+    assert "odd: ref overlaps other work: it does not add up to the step." in warnings

@@ -284,7 +284,8 @@ def _overlaps(side: Side) -> Iterator[str]:
     whole = side.estimate(STEP_TIME.key)
     total = float(np.nansum([side.value(phase_metric(phase).key) for phase in shown]))
     if overlapping and not (whole.n and total <= whole.value):
-        yield f"{side.name}: {listing(shown)} overlap: they do not add up to the step."
+        overlap = "overlaps other work: it does" if len(shown) == 1 else "overlap: they do"
+        yield f"{side.name}: {listing(shown)} {overlap} not add up to the step."
 
 
 def _gains(gains: Iterable[OverlapGain], advice: str = "") -> Iterator[str]:
