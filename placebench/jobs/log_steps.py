@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _TOKENS = "perf/total_num_tokens"
 # What a step lasts that was seen with the one before: less than there is between two looks, 0.1 s.
 _AT_ONCE_S = 0.05
-_BY_SIGHT = "lasts from when one line was seen to the next, give or take 0.1 s"
+_BY_SIGHT = "lasts from when one line was seen to the next{first}, give or take 0.1 s"
 _MARK_STEPS = 'log timing_s/step, or mark steps by span("step")'
 
 
@@ -320,10 +320,12 @@ class StepReader:
 
 def _told_by_sight(run: LoggedRun, steps: Sequence[int]) -> str:
     """How it is known what steps last that the log does not time, be they all of them or some."""
+    is_first = min(run.logs[0].table.steps()) in steps
+    by_sight = _BY_SIGHT.format(first=", the first from the command's start" if is_first else "")
     if not _step_seconds(run)[0]:
-        return f"the log does not time its steps: a step {_BY_SIGHT}; {_MARK_STEPS}"
+        return f"the log does not time its steps: a step {by_sight}; {_MARK_STEPS}"
     which = f"{'step' if len(steps) == 1 else 'steps'} {few(index_ranges(steps).split(','), ', ')}"
-    return f"the log has no time of {which}, but of others: such a step {_BY_SIGHT}"
+    return f"the log has no time of {which}, but of others: such a step {by_sight}"
 
 
 def _step_seconds(run: LoggedRun) -> tuple[dict[int | None, float], dict[int | None, float]]:

@@ -28,6 +28,7 @@ for step in range(1, 6):
     assert record
     (told,) = (flag.text for flag in record.flags if flag.name == "step-time")
     assert told.startswith("the log has no time of step 3, but of others: such a step lasts from when one line was")
+    assert "to the next, give or take" in told
 
 
 def test_steps_whose_lines_come_together_share_the_time(tmp_path: Path) -> None:
@@ -60,7 +61,10 @@ print("\\n".join(f"step:{step} - loss:0.1" for step in range(1, 6)), flush=True)
     assert "grep --line-buffered" in message
 
 
-@pytest.mark.parametrize(("tokens", "told"), [(1000, None), (-5, "no throughput: the log has perf/total_num_tokens, and of no step the time")])
+@pytest.mark.parametrize(
+    ("tokens", "told"),
+    [(1000, None), (-5, "no throughput: the log has perf/total_num_tokens, and of no step the time")],
+)
 def test_tokens_of_steps_that_the_log_does_not_time_count(tmp_path: Path, tokens: int, told: str | None) -> None:
     text = f"""
 import time
@@ -74,5 +78,6 @@ for step in range(1, 4):
     record = LogRecord.read(trial)
     assert record
     texts = {flag.name: flag.text for flag in record.flags}
-    assert texts["step-time"].startswith("the log does not time its steps: ")
+    assert texts["step-time"].startswith("the log does not time its steps: a step lasts from when one line was")
+    assert "to the next, the first from the command's start, give or take" in texts["step-time"]
     assert texts.get("no-tokens") == told
