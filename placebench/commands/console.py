@@ -1,10 +1,11 @@
 """The streams and the console on which commands print."""
 
+import codecs
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -19,15 +20,23 @@ if TYPE_CHECKING:
 _LEAST_COLUMNS = 80
 _FIRST_GAP_S = 4.0
 _CLEAR_LINE = "\r\x1b[2K"
+_ALIKE: Mapping[str, str] = {"−": "-", "–": "-", "±": "+-", "×": "x", "µ": "u", "…": "...", "→": "->"}
+"""What stands for signs that an encoding lacks: without its minus, a number would be another one."""
 
 
 def let_everything_be_printed() -> None:
-    """Let ? stand for characters that a stream's encoding lacks, and drop what goes to a stream that was closed."""
+    """Let others stand for characters that a stream's encoding lacks, and drop what goes to a closed stream."""
+    codecs.register_error("placebench.alike", _alike)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
         elif isinstance(stream := getattr(sys, name), TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="placebench.alike")
+
+
+def _alike(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(_ALIKE.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
 
 
 def open_console(*, redraws: bool = False) -> "Console":

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from synthetic_run import SyntheticRun
 from placebench import __version__
 from placebench.cli import main
 from placebench.commands import run, start
+from placebench.commands.console import let_everything_be_printed
 from placebench.run.runner import RunResult
 
 PYTHON = sys.executable
@@ -238,10 +240,15 @@ def test_completion_is_what_click_gives() -> None:
     assert {"plain,--steps", "plain,--step-timeout"} <= set(command(env={**os.environ, **words}).stdout.split())
 
 
-def test_an_encoding_without_a_character_shows_a_question_mark() -> None:
+def test_an_encoding_without_a_sign_shows_one_like_it(monkeypatch: pytest.MonkeyPatch) -> None:
     done = command("run", "--dry-run", "--devices", "cpu:2", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "")
-    assert "2 ? cpu" in done.stdout
+    assert "2 x cpu" in done.stdout
+    written = BytesIO()
+    monkeypatch.setattr("sys.stdout", TextIOWrapper(written, encoding="latin-1"))
+    let_everything_be_printed()
+    print("\N{MINUS SIGN}4.6 to 5 µs, a\N{EN DASH}b, 語", flush=True)
+    assert written.getvalue().decode("latin-1") == "-4.6 to 5 µs, a-b, ?\n"
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
