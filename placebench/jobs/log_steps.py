@@ -17,7 +17,7 @@ from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attached import AttachedSpans, Window
 from placebench.jobs.log_sources import PATIENCE_S, SETTLED_S, LogSource, LogSources
 from placebench.jobs.nodes import Nodes
-from placebench.logs.flags import NO_TOKENS, NOT_FINITE
+from placebench.logs.flags import CLOCK_SECONDS, CLOCK_SHARE, NO_TOKENS, NOT_FINITE
 from placebench.logs.run import LoggedRun, run_of_logs
 from placebench.logs.throughput import MOST_TOKENS
 from placebench.logs.timing import Kind
@@ -112,6 +112,8 @@ class StepReader:
         self._by_sight: list[int] = []
         """The numbers of steps that the log does not time."""
         self._counts_tokens = False
+        self._begun, self._logged_s = begun, 0.0
+        """When the command was started, and how long all steps took together that the log alone times."""
 
     def __enter__(self) -> "StepReader":
         return self
@@ -247,6 +249,7 @@ class StepReader:
                     took = work.get(number) or (seen - self._last_end) / self._together(number) or _AT_ONCE_S
                     end = seen if number in work else self._last_end + took
                     self._by_sight += [number] if number not in work else []
+                    self._logged_s += took * line.steps if number in work else 0.0
                     window = Window(line.step, end - took, end)
                 own: dict[str, Any] = {}
                 if run and number is not None:
@@ -300,6 +303,16 @@ class StepReader:
             self._trial
         )
 
+    def _too_long(self) -> Iterator[LogFlag]:
+        """Whether the log has more time than has passed."""
+        passed = max(self._last_end - self._begun, 0.0)
+        if self._logged_s > passed * (1 + CLOCK_SHARE) + CLOCK_SECONDS:
+            text = (
+                f"the log's steps take {self._logged_s:,.1f} s together, but only {passed:,.1f} s had passed: their"
+                " times are no seconds, or overlap"
+            )
+            yield LogFlag(name="clock", text=text)
+
     def _write_record(self, run: LoggedRun) -> None:
         settled = {NOT_FINITE}  # the steps themselves tell what is no number
         if self._attached.step(1) is not None:
@@ -312,6 +325,7 @@ class StepReader:
             phases=self._job.phases,
             flags=(
                 *(LogFlag(name=one.name, text=one.text) for one in run.flags if one.name not in settled),
+                *self._too_long(),
                 *((LogFlag(name="step-time", text=_told_by_sight(run, self._by_sight)),) if self._by_sight else ()),
                 *(LogFlag(name=LogFlag.SPANS, text=text) for text in self._attached.notes),
             ),

@@ -16,6 +16,7 @@ from placebench.spec.check import Facts
 from placebench.spec.legible import shown
 from placebench.spec.phases import PHASE_ORDER
 from placebench.spec.value_errors import what_must_be, with_place
+from placebench.spec.workload_reading import JOB_RUN_KEYS
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -291,7 +292,7 @@ def _in_words(key: str, error: "ErrorDetails") -> str:
     if error["type"] == "missing":
         return "there is no command: write it behind --, or as command in the job file"
     if error["type"] == "extra_forbidden":
-        keys = [*JobSpec.model_fields] if "." not in key else []
+        keys = [*JobSpec.model_fields, *JOB_RUN_KEYS] if "." not in key else []
         near = difflib.get_close_matches(key, keys, n=1)
         return f"unknown key {shown(key)}" + (
             f"; did you mean {shown(near[0])}?" if near else f"; the keys are {', '.join(keys)}" if keys else ""

@@ -21,7 +21,7 @@ from placebench.spec.legible import shown
 from placebench.spec.nested import merge, nest
 from placebench.spec.words import names_file, readable_placements
 from placebench.spec.workload import SMALL_MODEL, Workload, keys_below, workload_keys
-from placebench.spec.workload_reading import RUN_KEYS, gives, read_workload
+from placebench.spec.workload_reading import JOB_RUN_KEYS, RUN_KEYS, gives, read_workload
 
 DEFAULT_PLACEMENTS = "standard,split"
 # A framework need not have more.
@@ -186,7 +186,7 @@ def _job_request(
     """As `build_request`, for a job of the user's: the file has its keys beside those of the run."""
     keys = {key: value for key, value in content.items() if key not in RUN_KEYS or key == "placements"}
     run_keys = {}
-    for key in ("rounds", "devices", "name", "out"):
+    for key in JOB_RUN_KEYS:
         if config and key in content:
             run_keys[key] = reasons.attempt(partial(_run_value, config, key, content[key]))
             unknown |= {key} if run_keys[key] is None and key not in options else set()

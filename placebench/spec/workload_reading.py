@@ -37,6 +37,8 @@ RUN_KEYS: Mapping[str, str] = {
     "launcher": "what starts the workers: ray, or torchrun for placements of ddp",
 }
 """Keys of the file that are of the run, and no workload's, each in a line."""
+JOB_RUN_KEYS = ("rounds", "devices", "name", "out")
+"""Those of them that may stand in a job file, whose other keys are the job's."""
 
 # What a model of real size starts from: verl's learning rates, one epoch, 512 + 512 tokens, bf16, vLLM.
 REAL_MODEL: Mapping[str, Any] = {

@@ -134,6 +134,11 @@ def job_file(text: str) -> str:
             ],
         ),
         (["--job", "mine.yaml"], "command: python x\nplacements: {a: {pool: 1}}", ["unknown key 'placements.a.pool'"]),
+        (
+            ["--job", "mine.yaml"],
+            "command: python x\nzzz: 1\nround: 2",
+            ["before, after, rounds, devices, name, out", "unknown key 'round'; did you mean 'rounds'?"],
+        ),
         (["--job", "mine.yaml"], "command: python x\nplacements: {a: {pools: {b: 5}}}", ["need 5 devices on node 0"]),
         (
             ["--job", "mine.yaml"],

@@ -1,4 +1,4 @@
-"""Steps of a job of the user's that its log does not time: they last as their lines were seen."""
+"""Steps of a job of the user's that its log does not time, which last as their lines were seen, or times wrongly."""
 
 from pathlib import Path
 
@@ -81,3 +81,20 @@ for step in range(1, 4):
     assert texts["step-time"].startswith("the log does not time its steps: a step lasts from when one line was")
     assert "to the next, the first from the command's start, give or take" in texts["step-time"]
     assert texts.get("no-tokens") == told
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(400, True), (0.01, False)])
+def test_a_log_with_more_time_than_has_passed_is_told(tmp_path: Path, seconds: float, is_told: bool) -> None:
+    text = f"""
+for step in range(1, 4):
+    print(f"step:{{step}} - timing_s/step:{seconds}", flush=True)
+"""
+    trial = prepare(tmp_path, *python(tmp_path, text), devices=1, steps=3)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    record = LogRecord.read(trial)
+    assert record
+    told = [flag.text for flag in record.flags if flag.name == "clock"]
+    assert len(told) == is_told
+    if is_told:
+        assert told[0].startswith("the log's steps take 1,200.0 s together, but only ")
+        assert told[0].endswith(" s had passed: their times are no seconds, or overlap")
