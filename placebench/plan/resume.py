@@ -187,21 +187,27 @@ def _other_kind_of_job(request: RunRequest, record: RunFile) -> Iterator[str]:
         yield "--resume: the run is of placebench's own job; leave --allow-kill out, which is for scripts of yours"
 
 
-def _other_job(job: Job, request: RunRequest) -> Iterator[str]:
-    """Keys of the user's job with another value than in the run."""
+def _other_job(job: Job, request: RunRequest, placements: Sequence[RunPlacement]) -> Iterator[str]:
+    """Keys of the user's job with another value than in the run; of its placements, those that the run has."""
     then = job.record.spec
     given = {**request.workload, **(request.job or {})}
     if unknown := given.keys() - JobSpec.model_fields.keys():
         yield f"--resume: {', '.join(sorted(unknown))}: a job of yours has no such key; leave it out"
     now = Facts()
-    keys = {key: value for key, value in given.items() if key not in unknown and key != "placements"}
+    keys = {key: value for key, value in given.items() if key not in unknown}
     yield from read_job({**then, **keys}, request.origin, now)
     if "job" in now:
         changed = Job(now["job"]).record.spec
         yield from (
             _difference(key, _in_words(key, changed.get(key)), _in_words(key, then.get(key)))
             for key in keys
-            if changed.get(key) != then.get(key)
+            if key != "placements" and changed.get(key) != then.get(key)
+        )
+        ours, theirs = (spec.get("placements", {}) for spec in (changed, then))
+        yield from (
+            _difference(f"placements.{name}", ours[name], theirs.get(name, {}))
+            for name in (placement.name for placement in placements)
+            if "placements" in keys and name in ours and ours[name] != theirs.get(name, {})
         )
 
 

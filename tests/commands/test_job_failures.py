@@ -64,7 +64,11 @@ def test_a_job_out_of_memory_ends_its_launches_and_goes_on_when_resumed() -> Non
         assert advice.startswith("what to do: let the job's command take smaller micro-batches")
         assert "figures below" not in advice  # without samples there are none
     Path("room").touch()
-    resumed = invoke("run", "--resume", str(run))
+    Path("other.yaml").write_text(Path("job.yaml").read_text().replace("plain: {}", "plain: {args: x}"))
+    changed = invoke("run", "--resume", str(run), "--job", "other.yaml")
+    assert changed.exit_code == 2, changed.output
+    assert "--resume: placements.plain is {'args': ['x']} now and {} in the run; leave it out" in changed.stderr
+    resumed = invoke("run", "--resume", str(run), "--job", "job.yaml")
     assert (resumed.exit_code, "4 of 4 launches done" in resumed.stdout) == (0, True), resumed.output
 
 
