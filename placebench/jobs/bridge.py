@@ -138,7 +138,7 @@ class Bridge:
                     raise
                 is_stopped = True
                 self._end(command)
-            self._write(reader.finish())
+            self._write(reader.finish(is_cut=is_stopped or bool(command.returncode)))
         if self._done >= self._job.steps or (self._done and is_stopped):
             return EndFile(kind=JobExit.DONE, message=STOPPED if is_stopped else None)
         end = self._too_early(command.returncode)

@@ -123,11 +123,11 @@ class LogSources:
         for source in self._sources.values():
             source.look(now)
 
-    def finish(self, now: float) -> None:
-        """Read what is left, when nobody writes any longer."""
+    def finish(self) -> None:
+        """Read what is left, when nobody writes any longer; it had come before now, when the log last grew."""
         for source in self._sources.values():
             source.growing.finish()
-            source.look(now, is_all=True)
+            source.look(source.growing.grown, is_all=True)
 
     def refuse_errors(self, chosen: LogSource | None, *, elsewhere: bool) -> None:
         """See that the logs can be read on.

@@ -17,7 +17,7 @@ from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attached import AttachedSpans, Window
 from placebench.jobs.log_sources import PATIENCE_S, SETTLED_S, LogSource, LogSources
 from placebench.jobs.nodes import Nodes
-from placebench.logs.flags import CLOCK_SECONDS, CLOCK_SHARE, NO_TOKENS, NOT_FINITE
+from placebench.logs.flags import CLOCK_SECONDS, CLOCK_SHARE, NO_TOKENS, NOT_FINITE, OPEN_END
 from placebench.logs.run import LoggedRun, run_of_logs
 from placebench.logs.throughput import MOST_TOKENS
 from placebench.logs.timing import Kind
@@ -143,8 +143,11 @@ class StepReader:
         """The phases of the step under way that have ended, as far as processes tell of them."""
         return self._attached.since(self._last_end)
 
-    def finish(self) -> Found:
+    def finish(self, *, is_cut: bool = False) -> Found:
         """The steps that are left, whole or not; and `log.json`.
+
+        Args:
+            is_cut: whether the command may have ended in the middle of a line.
 
         Raises:
             UsageError: a log cannot be read to its end.
@@ -152,7 +155,7 @@ class StepReader:
         """
         self._sources.find()
         self._attached.read(all_files=True)
-        self._sources.finish(time.monotonic())
+        self._sources.finish()
         self._choose_source(time.monotonic(), ends=True)
         is_known = self._chosen is not None or self._attached.counts_steps
         windows = self._attached.all_time() if self._job.until_end and not is_known else []
@@ -163,7 +166,7 @@ class StepReader:
             found = self._found(self._lines(len(self._chosen.ended) if self._chosen else 0, self._attached.steps), True)
         if self._chosen:
             self._refuse_held_back(self._chosen)
-            self._write_record(self._run(self._chosen))
+            self._write_record(self._run(self._chosen), is_cut=is_cut)
         elif self._written or found.steps:  # also where all of them were known before
             self._record_spans()
         return found
@@ -313,8 +316,10 @@ class StepReader:
             )
             yield LogFlag(name="clock", text=text)
 
-    def _write_record(self, run: LoggedRun) -> None:
+    def _write_record(self, run: LoggedRun, *, is_cut: bool) -> None:
         settled = {NOT_FINITE}  # the steps themselves tell what is no number
+        if not is_cut:
+            settled |= {OPEN_END}
         if self._attached.step(1) is not None:
             settled |= {*self._job.settled_flags}
         if self._counts_tokens:  # of steps that the log does not time, too

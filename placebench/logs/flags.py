@@ -21,7 +21,7 @@ from placebench.spec.text import plural
 CLOCK_SHARE = 0.05
 CLOCK_SECONDS = 1.0
 LINES_SHOWN = 5
-NO_SECONDS, NOT_FINITE, NO_TOKENS = "no-seconds", "not-finite", "no-tokens"
+NO_SECONDS, NOT_FINITE, NO_TOKENS, OPEN_END = "no-seconds", "not-finite", "no-tokens", "open-end"
 # Metrics that are numbers as long as training works, in the order in which one spoils the next.
 LEARNING = (r"^critic/score/mean$", r"^critic/rewards/mean$", r"(^|_|/)loss$", r"(^|/)grad_norm$")
 # One file may print fewer digits of a number than another.
@@ -58,7 +58,7 @@ def table_flags(table: StepTable) -> Iterator[Flag]:
     if table.damages:
         yield Flag("cut-off", f"{_steps(table.damages)} cut off or torn apart, and left out: {table.damaged_at}")
     if table.open_end:
-        yield Flag("open-end", "the last line has no line end: its last number may be cut off")
+        yield Flag(OPEN_END, "the last line has no line end: its last number may be cut off")
 
 
 def seconds_flags(path: Path, table: StepTable, rules: TimingRules) -> Iterator[Flag]:

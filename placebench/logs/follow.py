@@ -7,6 +7,7 @@ more. It holds a lock while it works on a block: whoever holds the lock sees who
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from io import BufferedReader
 from itertools import chain
@@ -60,6 +61,10 @@ class GrowingLog:
         self._log: Log | None = None
         self._stop, self._ends = threading.Event(), threading.Event()
         self._is_over = False
+        self.grown = 0.0
+        """When something new was last read of it, on the monotonic clock."""
+        self._before_open_end: int | None = None
+        """Step lines before the last line of all, where that has no line end."""
         self._check()
         self._thread = threading.Thread(target=self._follow, name=f"follow {path}", daemon=True)
 
@@ -135,17 +140,26 @@ class GrowingLog:
                     self._log.table.begin_anew()
                 else:
                     self._log = Log(self.path, found, StepTable(self._keep))
-                fill_table(self.path, found, blocks, self._log.table, is_printed=self._is_printed)
+                table = self._log.table
+                fill_table(self.path, found, blocks, table, is_printed=self._is_printed)
+                is_open = self._before_open_end is not None and table.lines > self._before_open_end
+                table.open_end = is_open and not found.closed
 
     def _blocks(self) -> Generator[bytes, None, None]:
-        """Whole lines as they come, or bytes of a binary log."""
+        """Whole lines as they come, and at the end of all also one without a line end; or bytes of a binary log."""
         chunks = self._chunks()
         first = next(chunks, b"")
         is_binary = self._wanted.binary if self._wanted else TENSORBOARD.begins(first)
         chunks = chain([first], chunks)
-        for block in chunks if is_binary else cut_lines(as_utf8(chunks)):
+        for block in chunks if is_binary else cut_lines(as_utf8(chunks), self._takes_open_end):
             with self._lock:
                 yield block
+
+    def _takes_open_end(self) -> bool:
+        """Whether a last line without an end is a line: not where more of it may come, or another file has begun."""
+        if self._is_over:
+            self._before_open_end = self._log.table.lines if self._log else 0
+        return self._is_over
 
     def _chunks(self) -> Iterator[bytes]:
         """What the file has, as it comes; ends at the stop, or when another file has its name.
@@ -163,6 +177,7 @@ class GrowingLog:
                 is_all = self._ends.is_set()  # before the look at the file, to which nothing is added then
                 if chunk := stream.read(BLOCK_BYTES):
                     position += len(chunk)
+                    self.grown = time.monotonic()
                     yield chunk
                 elif self._is_another(stream, position):
                     return

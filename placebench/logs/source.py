@@ -71,9 +71,10 @@ class Survey:
     packed_size: Callable[[], int] | None = None
     """Bytes of the packed file that were read so far; None where it is not packed, or that is not known."""
 
-    def note_open_end(self) -> None:
-        """Take down that the last line has no line end."""
+    def note_open_end(self) -> bool:
+        """Take down that the last line has no line end; it is read all the same."""
         self.open_end = True
+        return True
 
     def takes(self, block: bytes) -> bool:
         """Count a block; returns whether it is to be read."""
@@ -205,13 +206,12 @@ def as_utf8(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield decoder.decode(chunk).encode("utf-8", "replace")
 
 
-def cut_lines(chunks: Iterator[bytes], on_open_end: Callable[[], None] | None = None) -> Iterator[bytes]:
+def cut_lines(chunks: Iterator[bytes], takes_open_end: Callable[[], bool]) -> Iterator[bytes]:
     """Give chunks as blocks of whole lines, a line that is too long in pieces.
 
     Args:
         chunks: cut anywhere.
-        on_open_end: is called where the last line has no line end, and the line then given with one; without it such a
-            line is left out.
+        takes_open_end: is asked where the last line has no line end, whether it is given all the same, with one.
     """
     parts: list[bytes] = []
     waiting = 0
@@ -227,8 +227,7 @@ def cut_lines(chunks: Iterator[bytes], on_open_end: Callable[[], None] | None = 
                 yield b"".join([*parts, b"\n"])
                 parts, waiting = [], 0
     rest = b"".join(parts)
-    if rest and on_open_end:
-        on_open_end()
+    if rest and takes_open_end():
         yield rest + b"\n"
 
 

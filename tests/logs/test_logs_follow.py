@@ -180,6 +180,20 @@ def test_an_error_that_nobody_expected_reaches_whoever_waits(tmp_path: Path, mon
                 look()
 
 
+@pytest.mark.parametrize(("last", "is_open"), [("bye", False), (line(3, 2.0).rstrip(), True), ("step:3 - timi", False)])
+def test_a_last_line_without_an_end_is_read_when_nobody_writes_any_longer(
+    tmp_path: Path, last: str, is_open: bool
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(lines(1, 2) + last)
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
+        wait_for(lambda: steps_of(log) == [1, 2])
+        log.finish()
+        assert steps_of(log) == ([1, 2, 3] if is_open else [1, 2])
+        assert log.log is not None
+        assert log.log.table.open_end == is_open
+
+
 @pytest.mark.timeout(30)  # without an end it would wait for ever
 def test_a_followed_comparison_ends_with_an_error_that_nobody_expected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
