@@ -1,5 +1,6 @@
 """Training under each placement, and the comparison of what it measured."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def run(
 
         _refuse_beside_a_template(write_config)
         write_template(write_config, given["job"], given["command"])
-        say(f"{write_config}: edit it, then placebench run --job {write_config} --dry-run")
+        say(f"{write_config}: edit it, then placebench run --job {shlex.quote(str(write_config))} --dry-run")
         return
     from placebench.commands.runs import find_run
     from placebench.host.run_lock import lock_run
@@ -152,5 +153,5 @@ def _refuse_beside_a_template(path: Path) -> None:
     if given:
         raise UsageError(
             f"--write-config {path}: it takes --job and the command alone: leave out {', '.join(given)}; options that"
-            f" are for a job of yours, too, go to placebench run --job {path}"
+            f" are for a job of yours, too, go to placebench run --job {shlex.quote(str(path))}"
         )

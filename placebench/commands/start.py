@@ -1,5 +1,6 @@
 """Starting a plan: run it and report, or show it."""
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -115,7 +116,7 @@ def _execute(plan: "Plan", trackers: Sequence[str], *, verbose: bool) -> "RunRes
         except Stopped as stopped:
             raise InterruptedRunError(
                 f"stopped by {stopped} before the report was made: {result.done} of {result.total} launches are done;"
-                f" make it with placebench report {result.folder}",
+                f" make it with placebench report {shlex.quote(str(result.folder))}",
                 stopped.exit_code,
             ) from None
         if trackers:

@@ -7,6 +7,7 @@ steps. What it has to know is in launch.json, what it leaves lies in the trial's
 import contextlib
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -340,8 +341,8 @@ def _ended(code: int) -> str:
 
 
 def shown(command: Sequence[str]) -> str:
-    """A command as people read it, not all of a long one."""
-    text = " ".join(command)
+    """A command as a shell takes it, not all of a long one."""
+    text = shlex.join(command)
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 

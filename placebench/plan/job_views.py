@@ -1,6 +1,7 @@
 """A job of the user's for people: what each placement would start, to read before the start and to copy."""
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,7 +37,7 @@ def job_lines(plan: Plan, job: Job) -> Iterator[tuple[str, str]]:
         launch = job.launch(bound, names, plan.addresses)
         for what, words in (("before", launch.before), ("after", launch.after)):
             if words:
-                yield what, " ".join(words)
+                yield what, shlex.join(words)
         cores = {core for members in bound.members.values() for one in members for core in one.cores}
         for line in shell_lines(launch, cores):
             yield "command", f"\n{line}"

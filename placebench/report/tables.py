@@ -340,9 +340,9 @@ def _without_empty_columns(
 
 def environment_grid(summary: Summary) -> Grid:
     """What the run ran on and with: host, software, workload, one line a fact."""
-    facts = {"command": " ".join(summary.command)}
+    facts = {"command": shlex.join(summary.command)}
     for number, resumption in enumerate(summary.resumptions, start=1):
-        facts[f"resumption {number}, {resumption.started}"] = " ".join(resumption.command)
+        facts[f"resumption {number}, {resumption.started}"] = shlex.join(resumption.command)
     facts |= host_facts(summary.host)
     facts |= {f"{package} version": str(version) for package, version in summary.versions.items() if version}
     if summary.git:

@@ -1,6 +1,7 @@
 """What the page of a run shows, in sections of which each reader is told what is new to it."""
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,7 +148,7 @@ def _run(files: RunFiles, record: RunFile, labels: Mapping[str, str]) -> dict[st
     """What a run is, and how its launches went."""
     begun = (key for key in files.order if key in files.launches)
     return _told(files) | {
-        "command": " ".join(record.command),
+        "command": shlex.join(record.command),
         "started": record.started,
         "ended": record.ended,
         "rounds": record.rounds,

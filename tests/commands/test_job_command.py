@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -69,11 +70,13 @@ def test_a_dry_run_on_described_nodes_prints_what_each_of_them_would_start() -> 
     assert other.endswith(" --node-ip-address node1 --node-name node1  # on node node1")
 
 
-def test_what_a_dry_run_prints_has_every_variable_whatever_its_name() -> None:
+def test_what_a_dry_run_prints_is_quoted_and_has_every_variable_whatever_its_name() -> None:
     write(Path(), "shown.py", "import os\nprint(os.environ['A B;C'])\n")
     variables = "{'A B;C': \"it's; $HOME\"}"
-    job_file(f"command: {sys.executable} shown.py\nenv: {variables}\nplacements: [a]\n")
+    before = "before: [sh, -c, echo it]\n"
+    job_file(f"command: {sys.executable} shown.py\nenv: {variables}\nplacements: [a]\n{before}")
     result = invoke("run", *BASE, "--job", "mine.yaml", "--dry-run")
+    assert re.search("^before +sh -c 'echo it'$", result.stdout, re.MULTILINE)
     (line,) = (line for line in result.stdout.splitlines() if line.startswith("cd "))
     assert subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout == "it's; $HOME\n"
 
@@ -108,10 +111,11 @@ def test_a_template_is_a_job_file(framework: str, monkeypatch: pytest.MonkeyPatc
     for name in ("accelerate", "bash", "python", "rl", *(word for word in example if word.endswith((".py", ".sh")))):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).touch(mode=0o755)
-    result = invoke("run", "--job", framework, "--write-config", "new.yaml")
-    assert (result.exit_code, result.stdout) == (0, "new.yaml: edit it, then placebench run --job new.yaml --dry-run\n")
-    assert f"job: '{framework}'" in Path("new.yaml").read_text()
-    assert invoke("run", "--devices", "gpu:2x1", "--job", "new.yaml", "--dry-run").exit_code == 0
+    result = invoke("run", "--job", framework, "--write-config", "a new.yaml")
+    said = "a new.yaml: edit it, then placebench run --job 'a new.yaml' --dry-run\n"
+    assert (result.exit_code, result.stdout) == (0, said)
+    assert f"job: '{framework}'" in Path("a new.yaml").read_text()
+    assert invoke("run", "--devices", "gpu:2x1", "--job", "a new.yaml", "--dry-run").exit_code == 0
 
 
 @pytest.fixture

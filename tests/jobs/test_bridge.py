@@ -106,7 +106,7 @@ def test_a_job_whose_before_fails_is_not_started(tmp_path: Path) -> None:
     ("after", "why"),
     [
         (["sh", "-c", "echo no checkpoint; exit 1"], "after ended with exit code 1: no checkpoint"),
-        (["false"], "after ended with exit code 1: false"),
+        (["sh", "-c", "exit 1", "a b"], "after ended with exit code 1: sh -c 'exit 1' 'a b'"),
     ],
 )
 def test_an_after_that_fails_is_told_behind_what_ended_the_launch(tmp_path: Path, after: list[str], why: str) -> None:

@@ -97,10 +97,12 @@ def test_the_host_is_told_for_people(tmp_path: Path) -> None:
         "gpu_fault": None,
         "unreadable_gpus": {"1": "GPU is lost"},
     }
+    content["command"] = ["placebench", "run", "--out", "my runs"]
     (path / "run.json").write_text(json.dumps(content))
     write_report(path)
     markdown = (path / "report.md").read_text()
     for row in (
+        "| command | placebench run --out 'my runs' |",
         "| usable cores | 0–3,6,8–9 |",
         "| memory | 48.0 GiB |",
         "| gpu:0 | NVIDIA H200, 140 GiB, GPU-0a, PCI 0000:06:00.0 |",
