@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from placebench.compare.metrics import ENERGY, IDLE, LOAD, LOG_CLOCK, MEMORY, STEP_TIME, TOKENS, TOKENS_PER_DEVICE
+from placebench.record.folder import Status
 from placebench.report.comparison_table import rows_of, text_of
 from placebench.report.placement_schema import PlacementSummary, QuantitySummary
 from placebench.report.schema import Summary
@@ -167,7 +168,10 @@ def _ratio(placement: PlacementSummary) -> float:
     return ratio.value if ratio else float("inf")
 
 
-_NOTHING = "Nothing has been measured yet."
+def _nothing(summary: Summary) -> str:
+    """That there are no numbers, or none yet; what became of the launches stands among the warnings."""
+    is_to_come = summary.status in (Status.PLANNED, Status.RUNNING)
+    return f"Nothing has been measured {'yet' if is_to_come else 'to its end'}."
 
 
 def _tables(summary: Summary, width: int, rows: int) -> list[RenderableType]:
@@ -175,16 +179,16 @@ def _tables(summary: Summary, width: int, rows: int) -> list[RenderableType]:
     first, *others = summary.placements
     scaling = _grids([(scaling_grid(summary), 3)], width)
     if summary.calibration:
-        return _grids([(calibration_grid(_of_longest(summary, first, rows)), 1)], width) or [_numbers(first)]
+        return _grids([(calibration_grid(_of_longest(summary, first, rows)), 1)], width) or [_numbers(summary)]
     if not others:
         seen = [(observed_grid(summary), 4)] if shows_places(summary) else []
-        return [_numbers(first), *_grids([*seen, (_longest(single_path_grid(first)), 1)], width)]
+        return [_numbers(summary), *_grids([*seen, (_longest(single_path_grid(first)), 1)], width)]
     if len(others) > 1:
         return [_overview(summary, width), *scaling]
     (other,) = others
     pairs = _few_pairs(first, other, rows)
     if not pairs:
-        return [Text(_NOTHING)]
+        return [Text(_nothing(summary))]
     return [against_table("", first, other, rows_of(*zip(*pairs, strict=True)), width), *scaling]
 
 
@@ -251,16 +255,16 @@ def _without(grid: Grid, heading: str | None) -> Grid:
     )
 
 
-def _numbers(placement: PlacementSummary) -> Text:
-    """The numbers of a placement that is compared with nothing, in a line or two."""
-    found = {one.key: one for one in placement.quantities if one.value is not None}
+def _numbers(summary: Summary) -> Text:
+    """The numbers of the first placement, which is compared with nothing, in a line or two."""
+    found = {one.key: one for one in summary.placements[0].quantities if one.value is not None}
     if TOKENS_PER_DEVICE.key in found:
         found.pop(TOKENS.key, None)
     shown = [found[metric.key] for metric in KEYS if metric.key in found and metric is not STEP_TIME]
     if not shown:
         phases = [one for one in found.values() if one.key.startswith("phase/")]
         shown = sorted(phases, key=lambda one: -(one.value or 0.0))[:FEW_ROWS]
-    none = "Nothing else was measured." if STEP_TIME.key in found else _NOTHING
+    none = "Nothing else was measured." if STEP_TIME.key in found else _nothing(summary)
     return Text(", ".join(f"{one.label} {text_of(one)}" for one in shown) or none)
 
 

@@ -15,7 +15,8 @@ from rich.console import Console
 from showing import printed
 from synthetic_run import SyntheticRun
 
-from placebench.record.folder import Status
+from placebench.record.folder import RunFolder, Status
+from placebench.record.run_file import replace_status
 from placebench.report.brief import print_brief, together
 from placebench.report.kept import read_summary
 
@@ -121,6 +122,20 @@ def test_nothing_measured_is_said_so(tmp_path: Path) -> None:
     text = printed(SyntheticRun(rounds=1, statuses=statuses).write(tmp_path / "run"), verbose=False)
     assert "Nothing has been measured yet." in text
     assert "0 of 2 launches done" in text
+
+
+def test_an_interrupted_run_is_not_said_to_be_still_measured(tmp_path: Path) -> None:
+    """As kill -9 or a full disk leaves it, when all that has happened stands in its files."""
+    run = SyntheticRun(layouts={"job": STANDARD}, rounds=1, statuses={(1, "job"): Status.INTERRUPTED})
+    folder = RunFolder(run.write(tmp_path / "run"))
+    replace_status(folder.run_file, Status.RUNNING, Status.INTERRUPTED)
+    trial = folder.trial(1, "job")
+    trial.error.unlink()
+    trial.steps.write_text("".join(f'{{"step": {step}, "wall": 1.0, "metrics": {{}}}}\n' for step in (1, 2)))
+    text = " ".join(printed(folder.path, verbose=False).split())
+    assert "Nothing has been measured to its end." in text
+    assert "warning: round 1 job: interrupted after 2 steps" in text
+    assert "the run was interrupted before a launch had ended: go on with placebench run --resume run" in text
 
 
 def test_warnings_that_differ_in_who_and_how_much_are_one() -> None:

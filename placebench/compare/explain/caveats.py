@@ -47,11 +47,13 @@ def _of_run(comparison: Comparison, run: Run) -> Iterator[str]:
     names = {side.placement.name for side in placements}
     launches = [launch for side in placements for launch in side.launches]
     missing = [launch for launch in run.missing if launch.placement in names]
-    yield from (_missing(launch) for launch in missing if launch.status is not Status.PLANNED)
+    yield from (f"{one.label}: {one.fate}" for one in missing if one.status is not Status.PLANNED)
     yield from _not_started([launch for launch in missing if launch.status is Status.PLANNED])
+    resume = f"placebench run --resume {run.folder.path.name}"
     if all(launch.status is Status.PLANNED for launch in run.launches):
-        resume = f"placebench run --resume {run.folder.path.name}"
         yield f"no launch has come to its steps, for none was started; if the run is over, go on with {resume}"
+    elif not launches and run.record.status == Status.INTERRUPTED:
+        yield f"the run was interrupted before a launch had ended: go on with {resume}"
     yield from (f"{one.label} did not end in order: {one.bad_end}." for one in launches if one.bad_end)
     yield from (line for launch in launches for line in _not_finite(launch))
     yield from _few_launches(comparison)
@@ -123,10 +125,6 @@ def load_meaning(side: RunSide) -> str:
     if any(device.kind == "gpu" for device in side.run.devices.values()):
         return "share of time in which any kernel ran (NVML), kernels that only wait included"
     return "busy share of the device's cores"
-
-
-def _missing(launch: Launch) -> str:
-    return f"{launch.label}: {launch.status.words}{f': {launch.error}' if launch.error else ''}"
 
 
 def _not_started(launches: Sequence[Launch]) -> Iterator[str]:

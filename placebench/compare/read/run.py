@@ -28,6 +28,7 @@ from placebench.record.run_file import LaunchRecord, LaunchWall, RunFile
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, device_labels
 from placebench.spec.phases import STEP
+from placebench.spec.text import plural
 from placebench.telemetry.spans import CONTROLLER, TRACED_STEP
 
 SPAN_COLUMNS = ("step", "phase", "role", "pool", "device", "start", "end", "allocated_bytes", "reserved_bytes", "pid")
@@ -85,6 +86,15 @@ class Launch:
     def label(self) -> str:
         """How messages name it."""
         return f"round {self.round} {self.placement}"
+
+    @property
+    def fate(self) -> str:
+        """What became of it where it is not done, and after how many steps where no error says that."""
+        if self.error:
+            return f"{self.status.words}: {self.error}"
+        if self.status is Status.INTERRUPTED and self.steps_done:
+            return f"{self.status.words} after {plural(self.steps_done, 'step')}"
+        return self.status.words
 
     @cached_property
     def steps(self) -> pd.DataFrame:
