@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from placebench.errors import LaunchError, MissingExtraError, PlacebenchError
+from placebench.record.folder import making_folder
 
 if TYPE_CHECKING:
     from placebench.out.tracked import TrackedRun
@@ -117,16 +118,16 @@ def export(path: Path, name: str, out: Path | None = None) -> str:
     target = TARGETS[name]
     if target.module is None:
         return target.write(path, out)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # what is wrong with it is no failure of the service
-    try:
-        with _without_their_logging():
-            import_module(target.module)
-            return target.write(path, out)
-    except PlacebenchError:
-        raise
-    except Exception as error:
-        raise ExportError(f"{name} has failed: {_reason(error)}") from error
+    # What is wrong with the folder is no failure of the service.
+    with making_folder(out) if out is not None else contextlib.nullcontext():
+        try:
+            with _without_their_logging():
+                import_module(target.module)
+                return target.write(path, out)
+        except PlacebenchError:
+            raise
+        except Exception as error:
+            raise ExportError(f"{name} has failed: {_reason(error)}") from error
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from placebench.compare.read.run import Run
 from placebench.compare.read.run_reading import load_run
 from placebench.out.loaded import LoadedRun
 from placebench.out.tables import TABLES
-from placebench.record.folder import replacing, write_atomically
+from placebench.record.folder import making_folder, replacing, write_atomically
 from placebench.spec.legible import sheet_cell
 
 
@@ -43,9 +43,9 @@ def write_parquet(path: Path, where: Path) -> str:
 
 def _write(path: Path, where: Path, suffix: str, write: Callable[[pd.DataFrame, Path], None]) -> str:
     tables = tables_of(load_run(path))
-    where.mkdir(parents=True, exist_ok=True)
-    for name, table in tables.items():
-        write(table, where / f"{name}.{suffix}")
+    with making_folder(where):
+        for name, table in tables.items():
+            write(table, where / f"{name}.{suffix}")
     return str(where)
 
 

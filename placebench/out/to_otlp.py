@@ -14,7 +14,7 @@ from typing import Any
 from placebench.compare.read.run import Launch, Run, is_whole_step
 from placebench.compare.read.run_reading import load_run
 from placebench.out.tracked import TrackedLaunch, track, wall_offset
-from placebench.record.folder import Status, replacing_output
+from placebench.record.folder import Status, making_folder, replacing_output
 from placebench.telemetry.samples import QUANTITIES
 from placebench.version import __version__
 
@@ -27,10 +27,13 @@ _UNITS = {quantity.key: _UCUM[quantity.unit] for quantity in QUANTITIES if quant
 
 def write(path: Path, where: Path) -> str:
     """Write traces and metrics of all finished launches; returns the file."""
-    where.parent.mkdir(parents=True, exist_ok=True)
     run = load_run(path)
     done = [launch for launch in run.launches if launch.status is Status.DONE and len(launch.steps)]
-    with replacing_output(where) as scratch, scratch.open("w", encoding="utf-8") as stream:
+    with (
+        making_folder(where.parent),
+        replacing_output(where) as scratch,
+        scratch.open("w", encoding="utf-8") as stream,
+    ):
         for launch, found in zip(done, track(run).launches, strict=True):
             resource = {"attributes": _attributes({"service.name": "placebench", **found.config})}
             spans = list(_spans(run, launch))

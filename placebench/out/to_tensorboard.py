@@ -10,7 +10,7 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from placebench.out.tracked import TrackedRun
-from placebench.record.folder import replacing
+from placebench.record.folder import making_folder, replacing
 from placebench.spec.text import slug
 
 # By `tfevents` TensorBoard knows it. It is always the same, so that the same run is not there twice.
@@ -41,8 +41,7 @@ def _scalars(values: Iterable[tuple[str, float]]) -> list[Summary.Value]:
 
 def _write(folder: Path, begun: float, events: Iterable[Event]) -> None:
     # TensorBoard's own writer has a thread, which prints a traceback where the disk is full.
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / _FILE) as scratch, scratch.open("wb") as stream:
+    with making_folder(folder), replacing(folder / _FILE) as scratch, scratch.open("wb") as stream:
         records = RecordWriter(stream)
         for event in (Event(wall_time=begun, file_version=_VERSION), *events):
             records.write(event.SerializeToString())

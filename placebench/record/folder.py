@@ -259,6 +259,24 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+@contextlib.contextmanager
+def making_folder(path: Path) -> Iterator[None]:
+    """Make a folder, with those above it, to be written in the body; those of them that failure leaves empty go again.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for folder in new:
+            with contextlib.suppress(OSError):  # it was not made, or something is in it
+                folder.rmdir()
+        raise
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file by a text, as `replacing` does."""
     with replacing(path) as scratch, open(scratch, "w", encoding="utf-8", opener=regular) as stream:

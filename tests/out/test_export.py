@@ -221,6 +221,17 @@ def test_a_full_disk_leaves_the_events_of_before_and_no_traceback(
     assert {file: file.read_bytes() for file in (tmp_path / "board").rglob("*.*")} == before
 
 
+@pytest.mark.parametrize("target", ["csv", "parquet", "tensorboard", "otlp-json"])
+def test_a_full_disk_leaves_no_empty_folder(path: Path, tmp_path: Path, target: str) -> None:
+    with small_disk(tmp_path / "full", "40k") as folder, (folder / "all").open("wb", buffering=0) as rest:
+        while (free := os.statvfs(folder)).f_bavail:
+            rest.write(bytes(free.f_bsize))
+        done = invoke("export", path, "--to", target, "--out", folder / "new" / "out")
+        assert done.exit_code in (2, 3)
+        assert "o space" in done.stderr
+        assert [*folder.iterdir()] == [folder / "all"]
+
+
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk that a client of a tracker fills."""
