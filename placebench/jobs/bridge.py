@@ -28,7 +28,7 @@ from placebench.jobs.log_steps import Found, StepReader, may_lack_log
 from placebench.jobs.nodes import nodes_of
 from placebench.jobs.places import ray_head
 from placebench.record.end_file import STOPPED, EndFile
-from placebench.record.folder import AFTER, IN_STEP, Trial, append_jsonl, append_to, read_end, write_atomically
+from placebench.record.folder import AFTER, ENDED, IN_STEP, Trial, append_jsonl, append_to, read_end, write_atomically
 from placebench.record.launch_file import LaunchFile
 from placebench.record.progress import PhaseTime, Progress
 from placebench.sessions.own_ray import HEAD_PATIENCE
@@ -121,7 +121,7 @@ class Bridge:
         """Run what comes after a launch that is done or has failed; returns why that went wrong, else None."""
         if not self._job.after:
             return None
-        self._progress(AFTER if is_done else "after the end", self._done)
+        self._progress(AFTER if is_done else ENDED, self._done)
         try:
             self._wait_for("after", self._job.after)
         except (LaunchError, OSError) as error:

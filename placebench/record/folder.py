@@ -31,6 +31,8 @@ IN_STEP = "step"
 # The stages of a launch that has done all its steps: it awaits what it still has under way, traces
 # kernels, lets its workers and their session end, and runs what the user has come after it.
 FINISHING, TRACING, STOPPING, AFTER = "finish", "trace kernels", "stop", "after"
+# That of a launch that has failed, while what the user has come after it runs.
+ENDED = "after the end"
 
 
 # No file has more characters that says how a launch stands.

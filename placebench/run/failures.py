@@ -11,7 +11,17 @@ from placebench.host.signals import signal_name
 from placebench.plan.limits import exceeded_limit
 from placebench.plan.plan import Plan
 from placebench.record.end_file import EndFile
-from placebench.record.folder import AFTER, FINISHING, STOPPING, TRACING, Status, Trial, read_end, write_atomically
+from placebench.record.folder import (
+    AFTER,
+    ENDED,
+    FINISHING,
+    STOPPING,
+    TRACING,
+    Status,
+    Trial,
+    read_end,
+    write_atomically,
+)
 from placebench.record.progress import Progress
 from placebench.run.memory_use import describe_use
 from placebench.spec.bound import RunPlacement
@@ -106,13 +116,14 @@ def explain(trial: Trial, end: LaunchEnd, devices: Sequence[Device]) -> LaunchEn
     """The end, its reason replaced by the job's own exception where it wrote one, and by the limit that it ran into."""
     if end.status in (Status.DONE, Status.INTERRUPTED):
         return end
-    left = EndFile.read(trial)
+    left, cut = EndFile.read(trial), None
     if end.status is Status.TIMEOUT:
         if left is None or left.kind is JobExit.DONE:
             return end
         # It had failed already, and what comes after it did not end.
+        cut = _cut_off(end) if _stage(trial) == ENDED else None
         end = LaunchEnd(_EXIT_STATUS.get(left.kind, Status.FAILED))
-    told = "; ".join(filter(None, (left.message, left.after))) if left else ""
+    told = "; ".join(filter(None, (left.message, left.after, cut))) if left else ""
     reason = with_labels(told or end.reason or "", devices)
     limit = exceeded_limit("\n".join((reason, _read_end(trial.error), _read_end(trial.log))))
     return LaunchEnd(end.status, f"{limit}: {reason}", limit.advice) if limit else LaunchEnd(end.status, reason)
@@ -120,16 +131,25 @@ def explain(trial: Trial, end: LaunchEnd, devices: Sequence[Device]) -> LaunchEn
 
 def lacks_only(trial: Trial) -> str | None:
     """What is missing of a launch whose job had done all its steps when it ended; None where steps are missing."""
-    with contextlib.suppress(KeyError, ValueError):  # what no job writes says nothing
-        return _AFTER_STEPS.get(Progress.read(trial).stage)
-    return None
+    return _AFTER_STEPS.get(_stage(trial))
 
 
 def record_cut_off(trial: Trial, end: LaunchEnd) -> None:
     """Leave for the report why the `after` of a launch that is done had to end; one that failed has told it itself."""
     left = EndFile.read(trial)
-    if left and left.kind is JobExit.DONE and Progress.read(trial).stage == AFTER:
-        left.model_copy(update={"after": f"after was cut off: {end.reason}"}).write(trial)
+    if left and left.kind is JobExit.DONE and _stage(trial) == AFTER:
+        left.model_copy(update={"after": _cut_off(end)}).write(trial)
+
+
+def _cut_off(end: LaunchEnd) -> str:
+    return f"after was cut off: {end.reason}"
+
+
+def _stage(trial: Trial) -> str:
+    """What a launch was doing last; empty where it did not say."""
+    with contextlib.suppress(KeyError, ValueError):  # what no job writes says nothing
+        return Progress.read(trial).stage
+    return ""
 
 
 def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> None:

@@ -15,7 +15,8 @@ from placebench.errors import JobExit, LaunchError
 from placebench.jobs.launching import Job
 from placebench.jobs.spec import JobSpec
 from placebench.record.end_file import EndFile
-from placebench.record.folder import TRACING, RunFolder, Status, Trial
+from placebench.record.folder import ENDED, TRACING, RunFolder, Status, Trial
+from placebench.record.progress import Progress
 from placebench.run import launch as launches
 from placebench.run.failures import LaunchEnd, explain, write_end
 from placebench.sessions.ray_cluster.discovery import Cluster
@@ -156,6 +157,14 @@ def test_what_never_ends_after_a_failure_does_not_hide_it(tmp_path: Path, kind: 
     EndFile(kind=kind, message="Error: bad").write(trial)
     failed = LaunchEnd(Status.OOM if kind is JobExit.OOM else Status.FAILED, "Error: bad")
     assert explain(trial, silent, ()) == (silent if kind is JobExit.DONE else failed)
+
+
+def test_an_after_that_a_silence_cuts_off_is_told_beside_why_the_command_failed(tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+    EndFile(kind=JobExit.FAILED, message="Error: bad").write(trial)
+    Progress(stage=ENDED, step=2, steps=3).write(trial)
+    told = explain(trial, LaunchEnd(Status.TIMEOUT, "no progress for 9 s (after the end)"), ())
+    assert told == LaunchEnd(Status.FAILED, "Error: bad; after was cut off: no progress for 9 s (after the end)")
 
 
 @pytest.mark.parametrize("whose", ["CUDA", "HIP", "NCCL"])
