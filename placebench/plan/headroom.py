@@ -17,6 +17,7 @@ from placebench.plan.memory_settings import (
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device
 from placebench.spec.legible import shown
+from placebench.spec.phases import GEN
 from placebench.spec.placement_checks import impossible_placements
 from placebench.spec.presets import LEARNERS, SPLIT
 from placebench.spec.shapes import job_shapes
@@ -134,7 +135,7 @@ def _halved_cache(case: MemoryCase) -> list[Settings]:
 def _halved_batch(case: MemoryCase) -> list[Settings]:
     """The largest batch of at most half the sequences, where generating is what needs most."""
     half = case.workload.batch.size // 2
-    batches = smaller_batches(case) if case.fullest.moment == "gen" else ()
+    batches = smaller_batches(case) if case.fullest.moment == GEN else ()
     halved = (one.largest(lambda settings: settings["batch.size"] <= half) for one in batches)
     return [settings for settings in halved if settings][:1]
 

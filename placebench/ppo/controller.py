@@ -17,7 +17,7 @@ from placebench.ppo.running import Running, RunningWork
 from placebench.ppo.step_data import StepData, StepState
 from placebench.record.checkpoints import Checkpoint
 from placebench.sessions.base import Calls
-from placebench.spec.phases import Phase
+from placebench.spec.phases import GEN, UPDATE_ACTOR, UPDATE_WEIGHTS, Phase
 from placebench.spec.placement import Placement, Role
 from placebench.spec.stepgraph import ready_phases, step_graph
 from placebench.spec.workload import Workload
@@ -131,7 +131,7 @@ class Controller:
 
         The next step begins when it is called for, as if it were the first.
         """
-        while any(one.phase == "update_weights" for one in self._running.all):
+        while any(one.phase == UPDATE_WEIGHTS for one in self._running.all):
             self._collect()
         self._ended = None
 
@@ -174,7 +174,7 @@ class Controller:
         busy = {pool for one in self._running.all for pool in one.occupies}
         chosen: list[tuple[Phase, StepState]] = []
         # In a step, too, generation comes first: after it the engine's memory may be training's.
-        for state in sorted(self._open.values(), key=lambda state: "gen" in state.done):
+        for state in sorted(self._open.values(), key=lambda state: GEN in state.done):
             names = self._beside(state, chosen)
             for phase in ready_phases(self._graph, frozenset(state.done), names, self._placement.overlap):
                 pools = self._pools_of(phase)
@@ -192,11 +192,11 @@ class Controller:
 
     def _may_start(self, phase: Phase, step: int) -> bool:
         """What the graph's own edges within the step do not say."""
-        if step > self._now and phase.name != "gen":
+        if step > self._now and phase.name != GEN:
             return False
-        if self._engines and phase.name == "gen":
+        if self._engines and phase.name == GEN:
             return False  # it runs part by part, see `_serve`
-        if self._engines and phase.name == "update_weights" and not self._placement.inflight_updates:
+        if self._engines and phase.name == UPDATE_WEIGHTS and not self._placement.inflight_updates:
             return not self._engines.generating
         return all(self._is_done(step - back, name) for name, back in phase.across)
 
@@ -206,7 +206,7 @@ class Controller:
 
     def _serve(self, engines: EnginePool, state: StepState) -> None:
         """Let steps' prompts in whose weights are new enough, keep engines busy, and take what a step needs."""
-        gen = next(phase for phase in self._graph if phase.name == "gen")
+        gen = next(phase for phase in self._graph if phase.name == GEN)
         # Beyond the last step too: the last steps are to be measured with engines as busy as before.
         while all(self._is_done(engines.admitted + 1 - back, name) for name, back in gen.across):
             engines.admit_next()
@@ -215,11 +215,11 @@ class Controller:
                 self._running.add(one)
         if state.batch is None and (taken := engines.take(state.step)):
             state.prompts, state.batch = taken.prompts, taken.batch
-            state.done.add("gen")
+            state.done.add(GEN)
 
     def _weights_due(self) -> bool:
         """Whether there are newer weights than the engines'; they get these before they generate more."""
-        return any("update_actor" in state.done and "update_weights" not in state.done for state in self._open.values())
+        return any(UPDATE_ACTOR in state.done and UPDATE_WEIGHTS not in state.done for state in self._open.values())
 
     def _submit(self, state: StepState, phase: Phase, role: Role) -> Running:
         pool, start = self._placement.roles[role], self._recorder.now()
@@ -227,9 +227,9 @@ class Controller:
         if role is Role.REWARD and is_judged_by_main(self._workload):
             workers = workers[:1]
         shares = self._data.shares(state, phase.name, len(workers))
-        if phase.name == "gen":
+        if phase.name == GEN:
             state.version = self._version
-        if self._engines and phase.name == "update_weights":
+        if self._engines and phase.name == UPDATE_WEIGHTS:
             pending = self._engines.update(state.step) + self._send_weights(state.step)
         else:
             pending = [
@@ -239,7 +239,7 @@ class Controller:
 
         def finish(results: list[Any]) -> None:
             self._data.absorb(state, phase.name, shares, results)
-            if phase.name == "update_weights":
+            if phase.name == UPDATE_WEIGHTS:
                 self._weights_arrived(state.step, max(results))
             state.done.add(phase.name)
 
@@ -248,7 +248,7 @@ class Controller:
     def _send_weights(self, step: int) -> list[Any]:
         role = Role.ACTOR
         return [
-            worker.run.remote(step, "update_weights", role.value, {"version": step})
+            worker.run.remote(step, UPDATE_WEIGHTS, role.value, {"version": step})
             for worker in self._pools[self._placement.roles[role]]
         ]
 
@@ -272,8 +272,8 @@ class Controller:
         phases = [one.phase for one in self._running.all]
         self._on_progress(state.step, tuple(dict.fromkeys(phases)))
         if self._engines:
-            starved = state.batch is None and set(phases) <= {"gen"}
-            levels = self._engines.levels(updating="update_weights" in phases, starved=starved)
+            starved = state.batch is None and set(phases) <= {GEN}
+            levels = self._engines.levels(updating=UPDATE_WEIGHTS in phases, starved=starved)
             self._gauges.set(self._recorder.now(), levels)
         self._collect()
 

@@ -16,6 +16,7 @@ from placebench.ppo.generation import Generation
 from placebench.ppo.rollout.gauges import Levels
 from placebench.ppo.rollout.queues import Part, RolloutQueues, lag
 from placebench.ppo.running import Running
+from placebench.spec.phases import GEN, UPDATE_WEIGHTS
 from placebench.spec.placement import Placement, Role
 from placebench.spec.workload import Workload
 from placebench.tasks.data import Prompt
@@ -99,7 +100,7 @@ class EnginePool:
             start, pending = now(), self._ask(engine)
             yield Running(
                 self._newest,
-                "update_weights",
+                UPDATE_WEIGHTS,
                 Role.ROLLOUT,
                 self._pool,
                 frozenset(),
@@ -112,7 +113,7 @@ class EnginePool:
         self._asked[engine] = self._newest
         arguments = {"version": self._newest}
         return [
-            rank.run.remote(self._newest, "update_weights", Role.ROLLOUT.value, arguments)
+            rank.run.remote(self._newest, UPDATE_WEIGHTS, Role.ROLLOUT.value, arguments)
             for rank in self._engines[engine]
         ]
 
@@ -132,7 +133,7 @@ class EnginePool:
         shares = rank_indices(self._part_size, len(ranks))
         pending = [
             rank.run.remote(
-                part.step, "gen", Role.ROLLOUT.value, self._generation.arguments(part.step, prompts, chosen[share])
+                part.step, GEN, Role.ROLLOUT.value, self._generation.arguments(part.step, prompts, chosen[share])
             )
             for rank, share in zip(ranks, shares, strict=True)
         ]
@@ -144,7 +145,7 @@ class EnginePool:
             self._flow.generated += int(batch.lengths.sum())
             self._queues.finish(part, version, Responses([prompts[index] for index in chosen], batch))
 
-        return Running(part.step, "gen", Role.ROLLOUT, self._pool, frozenset(), start, pending, finish)
+        return Running(part.step, GEN, Role.ROLLOUT, self._pool, frozenset(), start, pending, finish)
 
     def take(self, step: int) -> Responses | None:
         """The sequences that a step trains on; None while there are too few that are new enough."""
