@@ -6,6 +6,7 @@ the same rows, before the next ones take their place, instead of computing them 
 """
 
 from collections.abc import Callable
+from functools import cache
 from math import ceil
 from typing import Any
 
@@ -17,8 +18,6 @@ from placebench.predict.memory.model import TABLE_VALUES
 
 TokenLoss = Callable[[Tensor, Tensor, slice], LossSums]
 """Sums over a slice of the tokens, of their log-probabilities and entropies (float32 [tokens of the slice])."""
-
-_compiled: dict[str, Callable[..., Any]] = {}
 
 
 def token_log_probs(
@@ -181,8 +180,9 @@ def _sum(values: list[Tensor]) -> Tensor:
 
 
 def _function(function: Callable[..., Any], compiled: bool) -> Callable[..., Any]:
-    if not compiled:
-        return function
-    if function.__name__ not in _compiled:
-        _compiled[function.__name__] = torch.compile(function, dynamic=True)
-    return _compiled[function.__name__]
+    return _compiled(function) if compiled else function
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=True)
