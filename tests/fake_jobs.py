@@ -12,8 +12,9 @@ from typing import Any
 
 import psutil
 
-from placebench.jobs.launching import Job
+from placebench.jobs.job import Job
 from placebench.jobs.spec import JobSpec
+from placebench.jobs.start import job_launch
 from placebench.record.folder import Trial, read_jsonl
 from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import PlacementRecord
@@ -167,7 +168,7 @@ def prepare(
         round=1,
         placement=PlacementRecord.of(bound),
         devices=members,
-        job=job.launch(bound, {**names, **{f"port{number}": str(number) for number in range(1, 5)}}),
+        job=job_launch(job, bound, {**names, **{f"port{number}": str(number) for number in range(1, 5)}}),
         ray_temp_dir=str(folder / "ray"),
     )
     launch.write(trial.launch_file)

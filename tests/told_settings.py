@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from placebench.errors import UsageError
-from placebench.jobs.launching import Job
+from placebench.jobs.job import Job
 from placebench.jobs.spec import JobSpec
+from placebench.jobs.start import job_launch
 from placebench.record.job_record import JobLaunch
 from placebench.spec.bound import bind
 from placebench.spec.devices import Device, Kind
@@ -40,7 +41,7 @@ def launch(asked: Job, word: str, *nodes: int, kind: Kind = "gpu") -> JobLaunch:
         for index in range(count)
     ]
     addresses = {f"node{node}": f"10.0.0.{node + 1}" for node in range(len(nodes))} if len(nodes) > 1 else {}
-    return asked.launch(bind(asked.placement(word, nodes, kind), devices), NAMES, addresses)
+    return job_launch(asked, bind(asked.placement(word, nodes, kind), devices), NAMES, addresses)
 
 
 def reasons(framework: str, command: str, word: str, *nodes: int, kind: Kind = "gpu") -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.arguments import lost_arguments
-from placebench.jobs.launching import Job
+from placebench.jobs.job import Job
 from placebench.jobs.programs import is_program, missing_program
 from placebench.jobs.python_path import replaced_path
 from placebench.jobs.scripts import read_command

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from placebench.errors import UsageError
 from placebench.host.devices import discover
-from placebench.jobs.launching import Job
+from placebench.jobs.job import Job
 from placebench.jobs.spec import JobSpec
 from placebench.plan.request import RunRequest
 from placebench.sessions.ray_cluster.discovery import (

@@ -5,7 +5,7 @@ from typing import Any
 
 from placebench.errors import Reasons
 from placebench.jobs.adapters.command import COMMAND
-from placebench.jobs.launching import Job
+from placebench.jobs.job import Job
 from placebench.jobs.spec import read_job
 from placebench.jobs.usable import dangers, lacks_ray, unusable
 from placebench.plan.request import RunRequest

@@ -13,8 +13,9 @@ from rich.text import Text
 from placebench.errors import Reasons
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.command_lines import lines_of, shell_lines
-from placebench.jobs.launching import Job, launch_names
+from placebench.jobs.job import Job
 from placebench.jobs.registry import ADAPTERS
+from placebench.jobs.start import job_launch, names_in_braces
 from placebench.plan.catalogue import usual_words
 from placebench.plan.devices import DEVICES
 from placebench.plan.job_checks import JOB
@@ -33,8 +34,8 @@ def job_lines(plan: Plan, job: Job) -> Iterator[tuple[str, str]]:
     for bound in plan.placements:
         yield "", ""
         yield "placement", f"{bound.name}, {'; '.join(_pools(bound, plan.devices))}"
-        names = launch_names(plan.folder.trial(1, bound.name).path, 1, Path("/tmp/ray"))
-        launch = job.launch(bound, names, plan.addresses)
+        names = names_in_braces(plan.folder.trial(1, bound.name).path, 1, Path("/tmp/ray"))
+        launch = job_launch(job, bound, names, plan.addresses)
         for what, words in (("before", launch.before), ("after", launch.after)):
             if words:
                 yield what, shlex.join(words)

@@ -9,7 +9,7 @@ from typing import Any
 
 from placebench.errors import Reasons
 from placebench.host.devices import sharing_note
-from placebench.jobs.launching import Job
+from placebench.jobs.job import Job
 from placebench.jobs.spec import JobSpec
 from placebench.plan import checks
 from placebench.plan.devices import DEVICES, are_described, cluster_options, devices_elsewhere

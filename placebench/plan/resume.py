@@ -7,7 +7,7 @@ from pathlib import Path
 
 from placebench.errors import DamagedLaunchError, Reasons, UsageError
 from placebench.host.ownership import live_runs, mark_interrupted
-from placebench.jobs.launching import Job
+from placebench.jobs.job import Job
 from placebench.jobs.spec import JobSpec, read_job
 from placebench.plan import checks
 from placebench.plan.devices import cluster_options, find_devices

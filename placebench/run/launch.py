@@ -14,7 +14,7 @@ from placebench.errors import JobExit
 from placebench.host.compile_cache import remove_empty_cache
 from placebench.host.ownership import RunRecord
 from placebench.host.processes import LaunchMark, oom_kills, stop_process
-from placebench.jobs.launching import launch_names
+from placebench.jobs.start import job_launch, names_in_braces
 from placebench.plan.plan import Plan, PlannedLaunch
 from placebench.record.end_file import EndFile
 from placebench.record.folder import IN_STEP, SCHEMA_VERSION, STOPPING, RunFolder, Status, Trial, read_jsonl
@@ -219,8 +219,8 @@ class Launcher:
         plan, placement = self._plan, launch.placement
         work: dict[str, Any]
         if plan.job:
-            names = launch_names(trial.path, launch.round, mark.ray_temp_dir)
-            work = {"job": plan.job.of_steps(launch.steps).launch(placement, names, plan.addresses)}
+            names = names_in_braces(trial.path, launch.round, mark.ray_temp_dir)
+            work = {"job": job_launch(plan.job.of_steps(launch.steps), placement, names, plan.addresses)}
         else:
             placed = placed_workload(plan.workload, placement.placement)
             work = {"workload": placed.model_dump(mode="json") | {"steps": launch.steps}}

@@ -14,6 +14,7 @@ from told_settings import NAMES, job, launch
 from placebench.errors import JobExit, UsageError
 from placebench.host.network import free_ports
 from placebench.jobs import bridge
+from placebench.jobs.start import job_launch
 from placebench.jobs.usable import unusable
 from placebench.plan import devices as plan_devices
 from placebench.plan.plan import make_plan
@@ -201,7 +202,7 @@ def prepare_nodes(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) ->
         round=1,
         placement=PlacementRecord.of(bound),
         devices=DEVICES,
-        job=asked.launch(bound, names, {node.name: node.address for node in NODES.nodes}),
+        job=job_launch(asked, bound, names, {node.name: node.address for node in NODES.nodes}),
         ray_temp_dir=str(folder / "pb-00000000"),
         cluster=ClusterRecord(**NODES.model_dump()),
         sample_hz=10.0,

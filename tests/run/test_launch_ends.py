@@ -12,7 +12,7 @@ import pytest
 from launching import assert_nothing_left, count_silence, pass_time, plan, run, statuses
 
 from placebench.errors import JobExit, LaunchError
-from placebench.jobs.launching import Job
+from placebench.jobs.job import Job
 from placebench.jobs.spec import JobSpec
 from placebench.record.end_file import EndFile
 from placebench.record.folder import ENDED, TRACING, RunFolder, Status, Trial

@@ -1,60 +1,27 @@
-"""A job of the user's under a placement: the placements it can have, and what a launch of one starts."""
+"""A job of the user's: what is known of its command, and which placements it can have."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
-from types import MappingProxyType
 
 from placebench.errors import Reasons, UsageError
-from placebench.host.network import free_ports
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings, Training
 from placebench.jobs.adapters.command import COMMAND
-from placebench.jobs.attach.environment import PASSED_ON, attached
-from placebench.jobs.command_lines import with_args, with_launcher_args
-from placebench.jobs.log_files import log_patterns
-from placebench.jobs.places import RENDEZVOUS, places_of, ray_node
 from placebench.jobs.programs import in_home
 from placebench.jobs.python_path import replaced_path
 from placebench.jobs.registry import ADAPTERS
 from placebench.jobs.scripts import WORKED_OUT, Given, read_command
-from placebench.jobs.spec import JobSpec, PlacementOfJob, fill
-from placebench.record.folder import Trial
-from placebench.record.job_record import Companion, JobLaunch, JobRecord, JobWork, NodeCommand
-from placebench.sessions.base import LOOPBACK
-from placebench.spec.bound import RunPlacement
-from placebench.spec.devices import Device, Kind
+from placebench.jobs.spec import JobSpec, PlacementOfJob
+from placebench.record.job_record import JobRecord, JobWork
+from placebench.spec.devices import Kind
 from placebench.spec.legible import shown
 from placebench.spec.nearest import did_you_mean
-from placebench.spec.placement import Placement, Pool, Role
+from placebench.spec.placement import Placement, Pool
 from placebench.spec.presets import Nodes
 from placebench.spec.shapes import JobShapes, ModelShape, model_shape
 from placebench.spec.text import few
 from placebench.spec.words import given_twice, names_file, parse_placement, preset_of, split_words
-
-# Variables that are lists, which the user's may already be: how the adapter's part and the user's are put together.
-_LISTS: Mapping[str, str] = {"PYTHONPATH": "{mine}:{users}", "VERL_USE_EXTERNAL_MODULES": "{users},{mine}"}
-
-
-def launch_names(folder: Path, round_number: int, ray_temp_dir: Path) -> dict[str, str]:
-    """What stands in braces of a launch, but for what follows from its job and placement.
-
-    Args:
-        folder: the launch's own.
-        round_number: its round, counted from 1.
-        ray_temp_dir: folder of the launch's own Ray.
-    """
-    head, master, *ports = free_ports(6)
-    return {
-        "folder": str(folder.absolute()),
-        "round": str(round_number),
-        "ray_temp_dir": str(ray_temp_dir),
-        "ray_address": f"{LOOPBACK}:{head}",
-        "master": LOOPBACK,
-        "master_port": str(master),
-        **{f"port{number}": str(port) for number, port in enumerate(ports, start=1)},
-    }
 
 
 class Job:
@@ -167,7 +134,7 @@ class Job:
         if self.is_own(name):
             return self._own_placement(name, nodes or (1,))
         placement = self.read_word(name, nodes)
-        self._settings(placement, kind)  # it says why the framework cannot be told so
+        self.settings(placement, kind)  # it says why the framework cannot be told so
         return placement
 
     def read_word(self, word: str, nodes: Nodes | None) -> Placement:
@@ -207,7 +174,7 @@ class Job:
             raise UsageError(*wrong)
         return Placement(name, pools, {})
 
-    def _settings(self, placement: Placement, kind: Kind) -> Settings:
+    def settings(self, placement: Placement, kind: Kind) -> Settings:
         """The adapter's settings of a placement.
 
         Raises:
@@ -231,144 +198,24 @@ class Job:
         Raises:
             UsageError: it cannot be; a line for every reason.
         """
-        settings = self._settings(self.placement(word, nodes, kind), kind)
+        settings = self.settings(self.placement(word, nodes, kind), kind)
         own = self.spec.placements.get(word, PlacementOfJob())
         return replace(settings, args=(*settings.args, *own.args), env={**settings.env, **own.env})
 
-    def launch(
-        self, bound: RunPlacement, names: Mapping[str, str], addresses: Mapping[str, str] = MappingProxyType({})
-    ) -> JobLaunch:
-        """What a launch starts.
-
-        Args:
-            bound: its placement.
-            names: what stands in braces; those that follow from job and placement are added.
-            addresses: by which the nodes of its devices reach each other, by their names, the first node first; none
-                for devices of this host.
-        """
-        spec, placement = self.spec, bound.placement
-        devices = [device for members in bound.members.values() for device in members]
-        settings = self._settings(placement, devices[0].kind)
-        own = spec.placements.get(placement.name, PlacementOfJob())
-        ranks = placement.pool_of(Role.ACTOR).size if placement.roles else len(devices)
-        ray = spec.ray_use
-        places = places_of(devices, addresses)
-        first, *others = places
-        master, head = addresses.get(first, names["master"]), names["ray_address"].rpartition(":")[2]
-        names = {
-            **names,
-            "steps": str(spec.steps),
-            "placement": placement.name,
-            "seed": str(spec.seed),
-            "n_devices": str(len(devices)),
-            "n_ranks": str(ranks),
-            "nodes": str(len(places)),
-            "master": master,
-            "ray_address": f"{master}:{head}" if ray == "own" else ray,
-        }
-        quiet = self._quiet if spec.quiet else ()
-        limits = () if spec.until_end else self.adapter.limits(spec.steps)
-        starts_on_all = self.starts_on_all(len(places))
-        joins = spec.ray_address or (ray == "own" and starts_on_all)
-        args = (*settings.args, *limits, *quiet, *(self.adapter.joining if joins else ()), *own.args)
-        command = with_args(with_launcher_args(spec.command, settings.launcher_args), args)
-        env = (RENDEZVOUS if starts_on_all and ray == "none" else {}) | self._environment(settings, own, ray, names)
-        texts = (*command, *spec.before, *env.values())
-        ray_head = names["ray_address"] if self.starts_ray(texts, len(places)) else None
-        apart = [device for one in settings.beside for device in bound.members[one.pool]]
-        parts = []
-        for rank, (node, here) in enumerate(places.items() if starts_on_all else [(first, places[first])]):
-            known = {**names, "node_rank": str(rank), "n_local": str(len(here)), "devices": _indices(here)}
-            # Of a cluster's nodes it is not known on which the command starts, and Ray says what its workers see.
-            own_devices = () if others and spec.ray_address else [device for device in here if device not in apart]
-            words = ray_node(ray_head, addresses[node], node) if rank and ray_head else command
-            part_env = _visible(own_devices) | {name: fill(text, known) for name, text in env.items()}
-            parts.append(NodeCommand(node=node, command=tuple(fill(word, known) for word in words), env=part_env))
-        names |= {"node_rank": "0", "n_local": str(len(places[first])), "devices": _indices(places[first])}
-        log_files = self.adapter.log_files if spec.log.files is None else spec.log.files
-        patterns = log_patterns(log_files, names, spec.cwd)
-        return JobLaunch(
-            framework=spec.job,
-            command=parts[0].command,
-            env=parts[0].env,
-            elsewhere=tuple(parts[1:]),
-            cwd=str(spec.cwd.absolute()),
-            steps=spec.steps,
-            until_end=spec.until_end,
-            companions=tuple(
-                Companion(
-                    name=one.name,
-                    command=tuple(fill(word, names) for word in one.command),
-                    env=_visible(bound.members[one.pool]),
-                )
-                for one in settings.beside
-            ),
-            before=tuple(fill(word, names) for word in spec.before),
-            after=tuple(fill(word, names) for word in spec.after),
-            ray=ray,
-            ray_head=ray_head,
-            log_files=patterns,
-            log_format=spec.log.format or self.adapter.log_format,
-            settled_flags=self.adapter.settled,
-            phases=spec.phases,
-            attach=spec.attach,
-            timers={**self.adapter.timers, **spec.phases},
-            learner_ranks=ranks,
-            sequences=self._sequences(ranks),
-        )
-
-    def _sequences(self, ranks: int) -> int | None:
+    def sequences(self, ranks: int) -> int | None:
+        """Sequences of a step, with so many ranks that learn; None where its command does not say it."""
         training = self._training
         if training is None or training.sequences is None:
             return None
         return training.sequences * (ranks if training.per_rank else 1)
 
     @property
-    def _quiet(self) -> tuple[str, ...]:
+    def quiet(self) -> tuple[str, ...]:
         """Arguments that switch off what is no training."""
         where = self.adapter.quiet_where
         return (*self.adapter.quiet, *(word for flag in where if flag in self.given.flags for word in where[flag]))
-
-    def _environment(
-        self, settings: Settings, own: PlacementOfJob, ray: str, names: Mapping[str, str]
-    ) -> dict[str, str]:
-        """Variables of the job, the user's own over those of the adapter."""
-        of_user = {**self.spec.env, **own.env}
-        if self.spec.python:
-            path = of_user.get("PATH", os.environ.get("PATH", os.defpath))
-            of_user |= {"PATH": f"{self.spec.python / 'bin'}{os.pathsep}{path}", "VIRTUAL_ENV": str(self.spec.python)}
-        env = {**self.adapter.env, **settings.env}
-        for name, form in _LISTS.items():
-            if name in env and (users := of_user.pop(name, os.environ.get(name))):
-                env[name] = form.format(mine=env[name], users=users)
-        if ray == "own":
-            env |= {"RAY_TMPDIR": names["ray_temp_dir"], "RAY_USAGE_STATS_ENABLED": "0"}
-        elif ray != "none":
-            env["RAY_ADDRESS"] = ray
-        env = {**env, **of_user}
-        if not self.spec.attach:
-            return env
-        if own_path := env.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")):
-            env["PYTHONPATH"] = own_path
-        if self.spec.ray_address:  # whose workers do not inherit what the adapter tells its modules
-            told = {**self.adapter.env, **settings.env, **self.spec.env, **own.env}.keys() - {"PATH", "PYTHONPATH"}
-            env[PASSED_ON] = ",".join(sorted(told))
-        # Of a Ray of its own the workers inherit the environment.
-        joins = ray == "none" and (of_user.get("RAY_ADDRESS") or os.environ.get("RAY_ADDRESS"))
-        return attached(env, Trial(Path("{folder}")).attached, is_on_cluster=bool(self.spec.ray_address or joins))
 
 
 def _on_nodes(counts: Sequence[int], nodes: Nodes) -> tuple[int, ...]:
     """Devices of a pool on each node; one number alone is of the first."""
     return tuple(counts) + (0,) * (len(nodes) - 1) if len(counts) == 1 else tuple(counts)
-
-
-def _indices(devices: Sequence[Device]) -> str:
-    return ",".join(str(device.index) for device in devices)
-
-
-def _visible(devices: Sequence[Device]) -> dict[str, str]:
-    """What lets a process see these GPUs alone, by the driver's numbers of them."""
-    if not devices or devices[0].kind == "cpu":
-        return {}
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": _indices(devices)}
