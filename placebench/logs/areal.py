@@ -3,6 +3,7 @@
 from placebench.logs.console import STEP_SECONDS, console_log, number_of
 from placebench.logs.formats import Dialect, Trap
 from placebench.logs.step_blocks import BlockLine, StepBlocks
+from placebench.logs.timer_names import AREAL_TIMERS
 from placebench.logs.timing import TimingRules
 
 TITLE = r"Train step ([0-9]{1,18})/[0-9]+ done"
@@ -15,16 +16,7 @@ AREAL_DIALECT = Dialect(
     timing=TimingRules(
         prefixes=("timeperf/",),
         exact={STEP_SECONDS: "step"},
-        phases={
-            "critic_values": "values",
-            "ref_logp": "ref",
-            "recompute_logp": "old_log_prob",
-            "compute_advantage": "adv",
-            "train_step": "update_actor",
-            "critic_train_step": "update_critic",
-            "save": "save_checkpoint",
-            "eval": "testing",
-        },
+        phases=AREAL_TIMERS,
         movable=("testing", "save_checkpoint"),
     ),
     traps=(

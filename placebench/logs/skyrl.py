@@ -3,6 +3,7 @@
 from placebench.logs.console import PAIR, console_log, numbers_of_dict, take_pair
 from placebench.logs.formats import Dialect, Trap
 from placebench.logs.step_blocks import BlockLine, StepBlocks
+from placebench.logs.timer_names import SKYRL_TIMERS
 from placebench.logs.timing import TimingRules
 
 BEGINS = rb"Step [0-9]{1,18}: ?\r?\n[^\n]{0,80}\{'"
@@ -13,15 +14,7 @@ SKYRL_DIALECT = Dialect(
     marks=("timing/policy_train", "timing/train_critic_and_policy", "timing/generate", "timing/run_training"),
     timing=TimingRules(
         prefixes=("timing/",),
-        phases={
-            "generate": "gen",
-            "compute_advantages_and_returns": "adv",
-            "critic_train": "update_critic",
-            "policy_train": "update_actor",
-            "sync_weights": "update_weights",
-            "eval": "testing",
-            "save_checkpoints": "save_checkpoint",
-        },
+        phases=SKYRL_TIMERS,
         containers={
             "train_critic_and_policy": ("update_critic", "update_actor"),
             "run_training": ("train_critic_and_policy", "fwd_logprobs_values_reward", "adv", "update_actor"),

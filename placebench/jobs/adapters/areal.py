@@ -8,6 +8,7 @@ from math import prod
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
 from placebench.jobs.adapters.common import apart, by_node, refuse
 from placebench.jobs.scripts import Given
+from placebench.logs.timer_names import AREAL_TIMERS
 from placebench.spec.placement import Role
 from placebench.spec.text import plural
 
@@ -133,17 +134,7 @@ AREAL = Adapter(
         '++cluster.fileroot="{folder}/areal"',
         '++cluster.name_resolve.nfs_record_root="{folder}/name_resolve"',
     ),
-    timers={
-        "critic_values": "values",
-        "ref_logp": "ref",
-        "recompute_logp": "old_log_prob",
-        "compute_advantage": "adv",
-        "train_step": "update_actor",
-        "critic_train_step": "update_critic",
-        "update_weights": "update_weights",
-        "save": "save_checkpoint",
-        "eval": "testing",
-    },
+    timers={**AREAL_TIMERS, "update_weights": "update_weights"},
     log_format="areal",
     notes=(
         "AReaL's log has no time of whole steps; it is taken from the log's clock.",

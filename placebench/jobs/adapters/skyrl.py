@@ -19,6 +19,7 @@ from placebench.jobs.adapters.common import (
     word,
 )
 from placebench.jobs.scripts import Given
+from placebench.logs.timer_names import SKYRL_TIMERS
 from placebench.spec.placement import Placement, Role
 
 _PLACEMENT, _ENGINE, _ASYNC = "trainer.placement", "generator.inference_engine", "trainer.fully_async"
@@ -144,15 +145,7 @@ SKYRL = Adapter(
     ),
     env=RAY_LINES,
     # Not `step`: its workers time nothing, and a device of which a step knows no work would seem to wait.
-    timers={
-        "generate": "gen",
-        "compute_advantages_and_returns": "adv",
-        "critic_train": "update_critic",
-        "policy_train": "update_actor",
-        "sync_weights": "update_weights",
-        "eval": "testing",
-        "save_checkpoints": "save_checkpoint",
-    },
+    timers=SKYRL_TIMERS,
     log_format="skyrl",
     ray="own",
 )
