@@ -1,7 +1,7 @@
 """Placements from YAML: any pools, given per node, and which role lives where."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,14 +141,7 @@ class _PlacementFile:
         Without a critic the reference's stands for the critic's, as in the words: nothing is done for it there.
         """
         given, pools = self._mapping("roles"), self._mapping("pools")
-        known = {key: str(pool) for key, pool in given.items() if key in tuple(Role)}
-        for role in given.keys() - known.keys():
-            self._wrong(f"roles: unknown role {shown(role)}; the roles are {', '.join(Role)}{did_you_mean(role, Role)}")
-        for role, pool in known.items():
-            if pool not in [str(name) for name in pools]:
-                self._wrong(f"roles.{role}: there is no pool {shown(pool)} under pools")
-        if Role.CRITIC in known and not self.has_critic:
-            self._wrong("roles.critic: the algorithm trains no critic; leave it out")
+        known = self._known_roles(given, {str(pool) for pool in pools})
         judge = Role.CRITIC if self.has_critic else Role.REF
         if judge in known:
             for role in (Role.CRITIC, Role.REWARD):
@@ -156,11 +149,29 @@ class _PlacementFile:
         missing = [role for role in Role if role not in known and (self.has_critic or role is not Role.CRITIC)]
         if missing and given and given.keys() <= known.keys():
             self._wrong(f"roles: {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} no pool")
-        elif not missing and set(known.values()) <= {str(name) for name in pools}:
-            for name in filter(_is_name, pools):
-                if name not in known.values():
-                    self._wrong(f"pools.{name}: no role lives there; give it one or leave it out")
+        elif not missing:
+            self._refuse_empty_pools(pools, set(known.values()))
         return {role: known[role] for role in Role if role in known}
+
+    def _known_roles(self, given: Mapping[Any, Any], pools: Collection[str]) -> dict[str, str]:
+        """The roles that are given and are roles, each with its pool, which may be none of the file's."""
+        known = {key: str(pool) for key, pool in given.items() if key in tuple(Role)}
+        for role in given.keys() - known.keys():
+            self._wrong(f"roles: unknown role {shown(role)}; the roles are {', '.join(Role)}{did_you_mean(role, Role)}")
+        for role, pool in known.items():
+            if pool not in pools:
+                self._wrong(f"roles.{role}: there is no pool {shown(pool)} under pools")
+        if Role.CRITIC in known and not self.has_critic:
+            self._wrong("roles.critic: the algorithm trains no critic; leave it out")
+        return known
+
+    def _refuse_empty_pools(self, pools: Collection[Any], inhabited: Collection[str]) -> None:
+        """Refuse pools without a role, unless a role's pool is none of the file's: one may be misspelled for another."""
+        if not {str(pool) for pool in pools}.issuperset(inhabited):
+            return
+        for name in filter(_is_name, pools):
+            if name not in inhabited:
+                self._wrong(f"pools.{name}: no role lives there; give it one or leave it out")
 
     def _mapping(self, key: str) -> Mapping[Any, Any]:
         value = self.content.get(key)
