@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,26 +162,35 @@ def write_end(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> 
         bound: the launch's placement.
     """
     if end.status is not Status.DONE:
-        written, printed = (with_labels(_read_end(path), plan.devices) for path in (trial.error, trial.log))
-        left = EndFile.read(trial)
-        is_of_host = end.status is Status.OOM and not _is_of_a_device(end.reason or "", left, bound)
-        use: list[str] = []
-        if end.status is Status.OOM and not end.advice and not is_of_host:
-            use = [with_labels(line, plan.devices) for line in describe_use(trial, left, plan, bound)]
-        advice = end.advice or (_HOST_MEMORY if is_of_host else _advice(end.status, plan))
-        figures = "; figures below" if use else ""
-        parts = [f"{end.status}: {end.reason}\nwhat to do: {advice}{figures}"]
-        if use:
-            parts.append("\n".join(("--- memory by device ---", *use)))
-        if end.status is Status.INTERRUPTED:
-            printed, written = printed.partition(_TRACEBACK)[0].strip(), ""  # what it says of being stopped
-        if written:
-            parts.append(f"--- what the job left ---\n{written}")
-            printed = printed.partition(_TRACEBACK)[0].strip()  # it is the same one
-        if printed:
-            parts.append(f"--- the last lines of train.log ---\n{printed}")
+        parts = [*_what_to_do(trial, end, plan, bound), *_what_it_left(trial, end.status, plan.devices)]
         write_atomically(trial.error, "\n\n".join(parts) + "\n")
     trial.set_status(end.status)
+
+
+def _what_to_do(trial: Trial, end: LaunchEnd, plan: Plan, bound: RunPlacement) -> Iterator[str]:
+    """Why it ended, the advice, and where memory ran out on a device, what each held."""
+    left = EndFile.read(trial)
+    is_of_host = end.status is Status.OOM and not _is_of_a_device(end.reason or "", left, bound)
+    use: list[str] = []
+    if end.status is Status.OOM and not end.advice and not is_of_host:
+        use = [with_labels(line, plan.devices) for line in describe_use(trial, left, plan, bound)]
+    advice = end.advice or (_HOST_MEMORY if is_of_host else _advice(end.status, plan))
+    yield f"{end.status}: {end.reason}\nwhat to do: {advice}{'; figures below' if use else ''}"
+    if use:
+        yield "\n".join(("--- memory by device ---", *use))
+
+
+def _what_it_left(trial: Trial, status: Status, devices: Sequence[Device]) -> Iterator[str]:
+    """What the job wrote of its error, and the last lines that it printed, a traceback once."""
+    written, printed = (with_labels(_read_end(path), devices) for path in (trial.error, trial.log))
+    if status is Status.INTERRUPTED:
+        written = ""  # what it says of being stopped
+    if written or status is Status.INTERRUPTED:
+        printed = printed.partition(_TRACEBACK)[0].strip()
+    if written:
+        yield f"--- what the job left ---\n{written}"
+    if printed:
+        yield f"--- the last lines of train.log ---\n{printed}"
 
 
 def _advice(status: Status, plan: Plan) -> str:

@@ -124,27 +124,17 @@ class Launcher:
             if self._server and next_round:
                 self._server.prepare(next_round)
             watch = TrialWatch(trial)
-            try:
-                end = self._watch(job, watch, launch.steps, on_state, processes.mark)
-            except DamagedFilesError as error:
-                end = LaunchEnd(Status.FAILED, str(error))
-            stop_process(job, _LAST_GRACE_S if self._plan.until_end else _JOB_GRACE_S)
+            end = self._end_of(job, watch, launch.steps, on_state, processes.mark)
             unmeasured = self._without_measured_steps(trial)
             if self._plan.until_end and end.status is Status.INTERRUPTED and job.returncode == JobExit.DONE:
                 end = end if unmeasured else LaunchEnd(Status.DONE)
             job_ended = time.monotonic()
             notes = self._server.notes if self._server else ()
             notes += watch.pauses + _end_sampler(sampler, trial) + (clock_notes(trial) if self._plan.cluster else ())
-        no_head = end.status is Status.FAILED and lost_head(trial)
-        if no_head:
-            end = self._headless()
-        elif end.status is Status.FAILED and oom_kills() > kills:
-            end = LaunchEnd(Status.OOM, "the kernel killed a process because memory ran out")
         notes += tuple(
             f"process {process.pid} of the launch does not end even by SIGKILL" for process in processes.left
         )
-        ends_run = job.returncode in CLUSTER_CHANGED or (no_head and self._plan.cluster is not None)
-        end = explain(trial, end, self._plan.devices)
+        end, ends_run = self._explained(end, trial, job.returncode, was_out_of_memory=oom_kills() > kills)
         if end.status is not Status.DONE and not ends_run and (missing := lacks_only(trial)):
             notes += (f"the launch is done but for {missing}: {end.reason} (see {trial.path})",)
             record_cut_off(trial, end)
@@ -154,6 +144,40 @@ class Launcher:
         write_end(trial, end, self._plan, launch.placement)
         wall = _launch_wall(trial, started, job_ended, time.monotonic())
         return LaunchResult(end.status, end.reason, wall, notes, ends_run)
+
+    def _end_of(
+        self,
+        job: subprocess.Popen[bytes],
+        watch: TrialWatch,
+        steps: int,
+        on_state: Callable[[LaunchState], None],
+        mark: LaunchMark,
+    ) -> LaunchEnd:
+        """Follow the job as `_watch` does, and see that it is gone."""
+        try:
+            end = self._watch(job, watch, steps, on_state, mark)
+        except DamagedFilesError as error:
+            end = LaunchEnd(Status.FAILED, str(error))
+        stop_process(job, _LAST_GRACE_S if self._plan.until_end else _JOB_GRACE_S)
+        return end
+
+    def _explained(
+        self, end: LaunchEnd, trial: Trial, exit_code: int, *, was_out_of_memory: bool
+    ) -> tuple[LaunchEnd, bool]:
+        """The end with why it came to it, and whether launches after this one would fail alike.
+
+        Args:
+            end: as it was seen.
+            trial: with all that the job has left.
+            exit_code: of the job.
+            was_out_of_memory: whether the kernel killed a process meanwhile because memory ran out.
+        """
+        has_failed, has_lost_cluster = end.status is Status.FAILED, exit_code in CLUSTER_CHANGED
+        if has_failed and lost_head(trial):
+            end, has_lost_cluster = self._headless(), has_lost_cluster or self._plan.cluster is not None
+        elif has_failed and was_out_of_memory:
+            end = LaunchEnd(Status.OOM, "the kernel killed a process because memory ran out")
+        return explain(trial, end, self._plan.devices), has_lost_cluster
 
     def _without_measured_steps(self, trial: Trial) -> str | None:
         """Why there is nothing to report on of a command that has ended within its warm-up; None of one that has not.
