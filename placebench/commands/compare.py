@@ -97,11 +97,7 @@ def compare(
     for text, word in zip(sources, words, strict=True):
         _refuse_joined_runs(text, word.launches)
     if not any(word.launches for word in words):
-        # Runs say themselves how they are read.
-        of_logs = {"--format": log_format, "--devices": devices, "--learner-ranks": learner_ranks}
-        for option, value in {**of_logs, "--warmup-steps": warmup_steps}.items():
-            if value is not None:
-                raise UsageError(f"{option} {value}: is for logs, and only runs are compared: leave it out")
+        _refuse_options_of_logs(log_format, devices, learner_ranks, warmup_steps)
     if with_png and out is None:
         raise UsageError("--png: figures are written with --out FOLDER: name one")
     if out is not None and is_run(out):
@@ -139,6 +135,20 @@ def _numbers(option: str, text: str | None) -> tuple[int, ...]:
     if not all(re.fullmatch(r"\s*0*[1-9][0-9]{0,8}\s*", part) for part in parts):
         raise UsageError(f"{option} {shown(text)}: give a number above 0, or one for each argument: 8 or 8,16")
     return tuple(int(part) for part in parts)
+
+
+def _refuse_options_of_logs(
+    log_format: str | None, devices: str | None, learner_ranks: str | None, warmup_steps: int | None
+) -> None:
+    """Runs say themselves how they are read.
+
+    Raises:
+        UsageError: one of the options is given.
+    """
+    of_logs = {"--format": log_format, "--devices": devices, "--learner-ranks": learner_ranks}
+    for flag, value in {**of_logs, "--warmup-steps": warmup_steps}.items():
+        if value is not None:
+            raise UsageError(f"{flag} {value}: is for logs, and only runs are compared: leave it out")
 
 
 def _refuse_joined_runs(text: str, launches: Sequence[Sequence[Path]]) -> None:

@@ -166,7 +166,7 @@ class _PlacementFile:
         return known
 
     def _refuse_empty_pools(self, pools: Collection[Any], inhabited: Collection[str]) -> None:
-        """Refuse pools without a role, unless a role's pool is none of the file's: one may be misspelled for another."""
+        """Refuse pools without a role, unless a role lives in none of the pools: its pool may be misspelled."""
         if not {str(pool) for pool in pools}.issuperset(inhabited):
             return
         for name in filter(_is_name, pools):
