@@ -168,13 +168,10 @@ def _against(first: Side, other: Side, min_effect: float) -> Side:
     sides are compared, by `hold_headlines`.
     """
     pairing = pair(first, other, min_effect)
-    calibration = first.calibration if isinstance(first, RunSide) and first.shares_rounds(other) else None
+    noise = first.noise if isinstance(first, RunSide) and first.shares_rounds(other) else None
     ratios: dict[str, Ratio | None] = {}
     for family in _families(first, other):
-        found = {
-            metric.key: pairing.ratio(metric, calibration.noise(metric.key) if calibration else None)
-            for metric in family
-        }
+        found = {metric.key: pairing.ratio(metric, noise.of(metric.key) if noise else None) for metric in family}
         ratios |= hold_details(found)
     return replace(other, ratios=ratios, work=pairing.work)
 

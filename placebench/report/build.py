@@ -40,14 +40,14 @@ def build_report(run_dir: Path, min_effect: float | None = None, *, with_png: bo
         comparison = compare_run(run_dir, min_effect)
         figures.begin(comparison, with_png=with_png)
         from placebench.compare.measure.calibrating import calibrate_by, measured_case
-        from placebench.report.calibration import calibration_of
+        from placebench.report.noise import compare_if_calibrated
         from placebench.report.summary import summarize
         from placebench.report.trace import write_trace
 
         summary = summarize(comparison)
         try:
-            if found := calibration_of(comparison):
-                found.calibration.write(RunFolder(run_dir))
+            if found := compare_if_calibrated(comparison):
+                found.noise.write(RunFolder(run_dir))
             if any(map(measured_case, comparison.placements)):
                 phases = calibrate_by(comparison.placements[0].run, comparison.placements)
                 phases.write(RunFolder(run_dir).phases_file)

@@ -24,8 +24,8 @@ from placebench.compare.read.run import KERNEL_TIMES, Launch, Run
 from placebench.compare.side import LaunchSource, Side
 from placebench.compare.statistics.estimates import CONFIDENCE
 from placebench.record.folder import Status
-from placebench.report.calibration import noise_on_record, summarize_calibration
 from placebench.report.method import interval_of_ratios, values_of_steps
+from placebench.report.noise import noise_on_record, summarize_calibration
 from placebench.report.placement_schema import (
     ArrangementSummary,
     DeviceSummary,

@@ -16,7 +16,7 @@ from placebench.compare.measure.observed import Arrangement, arrangements, as_se
 from placebench.compare.measure.steps import measure_steps
 from placebench.compare.measure.waits import first_trace, traced_waits
 from placebench.compare.metrics import PATH_KEYS, STEP_TIME, TOKENS_PER_J
-from placebench.compare.read.calibration import Calibration, find_calibration
+from placebench.compare.read.noise import MeasuredNoise, find_noise
 from placebench.compare.read.run import Launch, Run
 from placebench.compare.side import ADDITIVE, MEANS, Side
 from placebench.compare.statistics.estimates import middle
@@ -45,7 +45,7 @@ class RunSide(Side):
     had the device then."""
     load_signal: str
     """Which of the sampler's quantities is the device load."""
-    calibration: Calibration | None
+    noise: MeasuredNoise | None
     """How much launches vary on this host under this workload; None where nobody measured it."""
 
     def of_rounds(self, rounds: Collection[int]) -> Self:
@@ -125,18 +125,18 @@ class RunSide(Side):
 
 def measure_run(run: Run, chosen: str | None = None) -> tuple[RunSide, ...]:
     """Every placement of a run, in its order, or the chosen one; without launches where none has finished."""
-    calibration = find_calibration(run)
+    noise = find_noise(run)
     done = [launch for placement in run.placements for launch in run.done(placement.name)]
     load_signal = GPM_LOAD if any(_has(launch, GPM_LOAD) for launch in done) else PLAIN_LOAD
     placements = (placement for placement in run.placements if chosen in (None, placement.name))
-    return tuple(_measure(run, placement, load_signal, calibration) for placement in placements)
+    return tuple(_measure(run, placement, load_signal, noise) for placement in placements)
 
 
 def _has(launch: Launch, signal: str) -> bool:
     return signal in launch.samples and bool(launch.samples[signal].notna().any())
 
 
-def _measure(run: Run, planned: RunPlacement, load_signal: str, calibration: Calibration | None) -> RunSide:
+def _measure(run: Run, planned: RunPlacement, load_signal: str, noise: MeasuredNoise | None) -> RunSide:
     launches = run.done(planned.name)
     bound = [as_seen(launch, planned) if run.record.job else planned for launch in launches]
     # Launches that differ are each measured as they were, and shown as most of them were.
@@ -178,7 +178,7 @@ def _measure(run: Run, planned: RunPlacement, load_signal: str, calibration: Cal
         launches=launches,
         samples=pd.concat(samples, ignore_index=True) if samples else pd.DataFrame(),
         load_signal=load_signal,
-        calibration=calibration,
+        noise=noise,
     )
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import STEP_TIME, Metric
-from placebench.compare.read.calibration import Calibration, Variation
+from placebench.compare.read.noise import MeasuredNoise, Variation
 from placebench.compare.statistics.estimates import Floats, LaunchValue, Ratio, compare, log_ratio
 from placebench.compare.statistics.verdicts import Better
 
@@ -27,7 +27,7 @@ DRAWS = 500
 class SelfComparison:
     """A placement against itself."""
 
-    calibration: Calibration
+    noise: MeasuredNoise
     """How much its numbers vary."""
     step: Ratio
     """The ratio of the step times of the two arms, which should be 1."""
@@ -52,8 +52,9 @@ def compare_with_itself(side: RunSide, metrics: Sequence[Metric], min_effect: fl
         found = _variation(*_deal(side, metric.key))
         if found is not None:
             variations[metric.key] = found
-    calibration = Calibration(side.run.folder.path.resolve().name, side.name, step.pairs, variations)
-    return SelfComparison(calibration, step, tuple(metric for metric in metrics if metric.key in variations))
+    run = side.run.folder.path.resolve().name
+    noise = MeasuredNoise(run=run, placement=side.name, pairs=step.pairs, variations=variations)
+    return SelfComparison(noise, step, tuple(metric for metric in metrics if metric.key in variations))
 
 
 def _deal(side: RunSide, key: str) -> tuple[dict[int, LaunchValue], dict[int, LaunchValue]]:

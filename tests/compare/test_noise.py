@@ -18,7 +18,7 @@ from synthetic_run import SyntheticRun
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.measure.variation import SelfComparison, bootstrap_variance, compare_with_itself
-from placebench.compare.read.calibration import find_calibration
+from placebench.compare.read.noise import find_noise
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.statistics.estimates import detectable_effect
 from placebench.compare.statistics.verdicts import Verdict
@@ -63,9 +63,9 @@ def test_pairs_of_launches_give_the_noise_floor(tmp_path: Path) -> None:
     found = itself(path)
     assert found is not None
     assert found.step.value == pytest.approx(math.exp((0.02 + 0.01 + 0.03) / 3))  # the second pair has changed places
-    noise = found.calibration.variations["step_time"]
+    noise = found.noise.variations["step_time"]
     assert (noise.pair, noise.within, noise.between) == pytest.approx((SD, 0.0, SD), abs=1e-9)
-    memory = found.calibration.variations["peak_memory"]
+    memory = found.noise.variations["peak_memory"]
     assert (memory.pair, memory.within) == (0.0, None)
     content = json.loads((path / "calibration.json").read_text())
     assert (content["placement"], content["pairs"], content["run"]) == ("standard", 3, "calibration")
@@ -87,7 +87,7 @@ def test_steps_that_vary_are_told_from_launches_that_do(tmp_path: Path) -> None:
     path = calibration(tmp_path / "run", steps=40, pace=lambda *_: 1.0, step_pace=by_step)
     found = itself(path)
     assert found is not None
-    noise = found.calibration.variations["step_time"]
+    noise = found.noise.variations["step_time"]
     assert noise.within is not None
     assert noise.within == pytest.approx(math.sqrt(2 * math.pi / 2 * 0.05**2 / 38), rel=0.35)
     assert noise.between is not None
@@ -153,8 +153,8 @@ def test_a_calibration_of_another_host_or_workload_is_not_used(
 ) -> None:
     spoil(calibration(tmp_path / "1-calibrate"))
     path = one_launch_each(tmp_path / "2-later", **changes)
-    assert (find_calibration(load_run(path)) is not None) == used
-    assert (compare_run(path).placements[0].calibration is not None) == used
+    assert (find_noise(load_run(path)) is not None) == used
+    assert (compare_run(path).placements[0].noise is not None) == used
 
 
 def test_too_few_launches_measure_no_noise(tmp_path: Path) -> None:

@@ -4,16 +4,16 @@ The figures lie in `calibration.json` in the folder of the run that measured the
 newest calibration beside its own run that had the same devices and the same workload but for the seed.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from placebench.compare.read.run import Run
 from placebench.compare.statistics.estimates import Noise
 from placebench.errors import UsageError
 from placebench.record.folder import RunFolder, write_json
+from placebench.record.parts import Record
 from placebench.record.run_file import RunFile
 from placebench.spec.auto_rounds import MOST_ROUNDS
 from placebench.spec.reading import refuse_pipe
@@ -34,31 +34,42 @@ class Variation:
     """The part that launches vary by beyond that; None likewise."""
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """A placement against itself on one host."""
+class MeasuredNoise(Record):
+    """The content of `calibration.json`: a placement against itself on one host."""
 
+    schema_version: Literal[1] = 1
     run: str
     """Name of the run's folder."""
     placement: str
     """Its name."""
-    pairs: int
+    pairs: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
     """Of launches."""
-    variations: Mapping[str, Variation]
+    variations: dict[str, Variation]
     """By key of the number."""
 
-    def noise(self, key: str) -> Noise | None:
+    def of(self, key: str) -> Noise | None:
         """The noise of a number; None where it was not measured. The true mean is known, so n pairs have n degrees."""
         found = self.variations.get(key)
         return None if found is None else Noise(found.pair, float(self.pairs))
 
+    @classmethod
+    def read(cls, folder: RunFolder) -> Self:
+        """The content of a run's `calibration.json`.
+
+        Raises:
+            OSError, UsageError: it cannot be read.
+            ValueError: it is none.
+        """
+        refuse_pipe(folder.calibration_file)
+        return cls.model_validate_json(folder.calibration_file.read_bytes())
+
     def write(self, folder: RunFolder) -> None:
         """Write `calibration.json`."""
-        write_json(folder.calibration_file, {"schema_version": 1, **asdict(self)})
+        write_json(folder.calibration_file, self.model_dump(mode="json"))
 
 
-def find_calibration(run: Run) -> Calibration | None:
-    """The newest calibration beside a run that is of its host and workload; None where there is none."""
+def find_noise(run: Run) -> MeasuredNoise | None:
+    """What the newest calibration measured beside a run that is of its host and workload; None where there is none."""
     beside = run.folder.path.resolve().parent
     for path in sorted(beside.glob("*/calibration.json"), reverse=True):
         folder = RunFolder(path.parent)
@@ -66,7 +77,7 @@ def find_calibration(run: Run) -> Calibration | None:
             if folder.path.name == run.folder.path.resolve().name:
                 continue
             if _setting(RunFile.read(folder.run_file)) == _setting(run.record):
-                return _read(folder)
+                return MeasuredNoise.read(folder)
         except (OSError, ValueError, KeyError, TypeError, UsageError):
             continue  # a damaged calibration, or one of another version, tells nothing about this run
     return None
@@ -77,21 +88,3 @@ def _setting(record: RunFile) -> tuple[object, ...]:
     of_job = record.job.spec if record.job else record.workload
     work = {key: value for key, value in of_job.items() if key not in ("seed", "trace_kernels")}
     return record.devices, record.launcher, work
-
-
-def _read(folder: RunFolder) -> Calibration:
-    refuse_pipe(folder.calibration_file)
-    content = _CalibrationFile.model_validate_json(folder.calibration_file.read_bytes())
-    return Calibration(content.run, content.placement, content.pairs, content.variations)
-
-
-class _CalibrationFile(BaseModel):
-    """The content of `calibration.json`."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
-
-    schema_version: Literal[1]
-    run: str
-    placement: str
-    pairs: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
-    variations: dict[str, Variation]

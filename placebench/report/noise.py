@@ -15,28 +15,30 @@ ROUNDS = (DEFAULT_ROUNDS, 5, 10)
 
 def summarize_calibration(comparison: Comparison) -> CalibrationSummary | None:
     """The summary of a run that compares its placement with itself; None for any other, and with too few launches."""
-    found = calibration_of(comparison)
+    found = compare_if_calibrated(comparison)
     if found is None:
         return None
     return CalibrationSummary(
         headline=_headline(found, comparison.min_effect),
-        pairs=found.calibration.pairs,
+        pairs=found.noise.pairs,
         noise=tuple(
             NoiseSummary(
                 key=metric.key,
                 label=metric.label,
-                pair=noise.pair,
-                within=noise.within,
-                between=noise.between,
-                detectable={rounds: detectable_effect(noise.pair, rounds, comparison.min_effect) for rounds in ROUNDS},
+                pair=variation.pair,
+                within=variation.within,
+                between=variation.between,
+                detectable={
+                    rounds: detectable_effect(variation.pair, rounds, comparison.min_effect) for rounds in ROUNDS
+                },
             )
             for metric in found.metrics
-            for noise in [found.calibration.variations[metric.key]]
+            for variation in [found.noise.variations[metric.key]]
         ),
     )
 
 
-def calibration_of(comparison: Comparison) -> SelfComparison | None:
+def compare_if_calibrated(comparison: Comparison) -> SelfComparison | None:
     """What a run that calibrates says of its placement against itself; None as above."""
     if comparison.run is None or not comparison.run.record.calibrates:
         return None
@@ -45,25 +47,25 @@ def calibration_of(comparison: Comparison) -> SelfComparison | None:
 
 def noise_on_record(side: RunSide, min_effect: float) -> str | None:
     """The step time's noise that a calibration of this host has left, in one sentence; None without one."""
-    calibration = side.calibration
-    noise = calibration.noise(STEP_TIME.key) if calibration else None
-    if calibration is None or noise is None:
+    measured = side.noise
+    noise = measured.of(STEP_TIME.key) if measured else None
+    if measured is None or noise is None:
         return None
     least = detectable_effect(noise.sd, DEFAULT_ROUNDS, min_effect)
     return (
-        f"Noise by {calibration.run}: two launches of {calibration.placement} differ by {percent(noise.sd)} in step"
+        f"Noise by {measured.run}: two launches of {measured.placement} differ by {percent(noise.sd)} in step"
         f" time; {DEFAULT_ROUNDS} rounds can show differences from {percent(least)} on."
     )
 
 
 def _headline(found: SelfComparison, min_effect: float) -> str:
-    calibration, step = found.calibration, found.step
-    noise = calibration.variations[STEP_TIME.key]
-    least = detectable_effect(noise.pair, DEFAULT_ROUNDS, min_effect)
+    noise, step = found.noise, found.step
+    variation = noise.variations[STEP_TIME.key]
+    least = detectable_effect(variation.pair, DEFAULT_ROUNDS, min_effect)
     more, ends = change(step.value, step.low, step.high)
     return (
-        f"{calibration.placement} against itself: a step takes {more} time (95 % interval {ends},"
-        f" {calibration.pairs} pairs of launches): {step.verdict}."
-        f" Two launches differ by {percent(noise.pair)} here; {DEFAULT_ROUNDS} rounds can show differences from"
+        f"{noise.placement} against itself: a step takes {more} time (95 % interval {ends},"
+        f" {noise.pairs} pairs of launches): {step.verdict}."
+        f" Two launches differ by {percent(variation.pair)} here; {DEFAULT_ROUNDS} rounds can show differences from"
         f" {percent(least)} on."
     )
