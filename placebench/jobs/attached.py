@@ -7,11 +7,9 @@ of their own works on the devices of these. What the framework times by itself i
 process that times it works on a device too, as a rank of a trainer does.
 """
 
-import os
 import time
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -21,6 +19,7 @@ from placebench.jobs.adapter import LOGGED, TRAINER_STEP
 from placebench.jobs.nested import WITHIN, Timing, crossing, exclusive
 from placebench.jobs.nodes import Nodes
 from placebench.jobs.pieces import ENGINE, Piece, joined, seen_whole
+from placebench.jobs.process_devices import ProcessDevices
 from placebench.jobs.span_writer import TIMER, SpanWriter
 from placebench.record.progress import MOST_TIMES, PhaseTime
 from placebench.record.tail import JsonlTail
@@ -83,8 +82,7 @@ class AttachedSpans:
         self._waiting: list[Window] = []
         self._has_begun = self._has_phases = self._has_places = False
         self._is_users, self._unknown = is_users, dict[str, None]()
-        self._bound: list[tuple[int, Device]] = []
-        self._allotted: list[dict[str, Any]] = []
+        self._process_devices = ProcessDevices(placement, devices, nodes)
         self.notes: dict[str, None] = {}
         """What the hooks could not record, a sentence each."""
 
@@ -105,13 +103,11 @@ class AttachedSpans:
 
     def bound(self) -> list[tuple[int, Device]]:
         """Processes whose device has become known since the last call, by their pid."""
-        found, self._bound = self._bound, []
-        return found
+        return self._process_devices.bound()
 
     def allotted(self) -> list[dict[str, Any]]:
         """Rows of `ray.jsonl` of workers that have come since the last call."""
-        found, self._allotted = self._allotted, []
-        return found
+        return self._process_devices.allotted()
 
     def step(self, number: int) -> Window | None:
         """The time of a step, counted from 1, as the framework's own timer has it; None where it has none."""
@@ -205,7 +201,7 @@ class AttachedSpans:
         if kind == "process":  # also one whose number is another's now
             process.head, process.gpu, process.device, process.spans = line, None, None, {}
             process.node, process.shift_s = self._nodes.place(line)
-            self._take_allotted(process)
+            self.notes |= dict.fromkeys(self._process_devices.take_allotted(process))
         elif kind == "device":
             process.gpu = line["device"]
         elif kind == "note":
@@ -226,7 +222,7 @@ class AttachedSpans:
             else:
                 process.spans.setdefault(line["source"], []).append(timing)
         if process.device is None and kind in ("device", "span"):
-            self._find_device(process)
+            self._process_devices.find(process)
 
     def _count(self, process: SpanWriter, timing: Timing) -> None:
         """Take a step of the process that is the first to say when its steps ran."""
@@ -238,55 +234,10 @@ class AttachedSpans:
             said = f"several processes mark steps, of which those of process {pid} alone count; of ranks RANK is to say"
             self.notes[f"{said} which is the first"] = None
 
-    def _take_allotted(self, process: SpanWriter) -> None:
-        """Which GPUs Ray has allotted to a worker; what it calls GPUs where there are none says nothing."""
-        here = [one for one in self._devices if process.node in (None, one.node) and one.kind == "gpu"]
-        pid, actor = process.head["pid"], process.head.get("ray_actor")
-        for gpu in process.head.get("ray_gpus", ()) if here else ():
-            # By its index, or by its UUID where the visible devices are named so.
-            device = next((one for one in here if gpu == str(one.index) or (gpu and one.id.endswith(gpu))), None)
-            if device is not None:
-                self._allotted.append({"pid": pid, "device": device.id, "actor": actor})
-            else:
-                name = f"gpu:{gpu}" if gpu.isdigit() else gpu
-                self.notes[f"Ray has allotted {name} to {actor or 'a worker'}, which the placement does not have"] = (
-                    None
-                )
-
     def _named(self, name: str) -> str:
         """A timer's name, without that of the class which some frameworks put before it."""
         behind = name.partition(".")[2]
         return behind if name not in self._names and behind in self._names else name
-
-    def _find_device(self, process: SpanWriter) -> None:
-        process.device = self._device_of(process)
-        if process.device is not None:
-            if process.device.cores and self._nodes.is_here(process.node):
-                hold_to(process.head["pid"], process.device.cores)
-            self._bound.append((process.head["pid"], process.device))
-
-    def _device_of(self, process: SpanWriter) -> Device | None:
-        """The device that a process works on; None for the controller, and where it is not known yet."""
-        if process.gpu is not None:
-            # On a cluster the node's name stands before the UUID.
-            return next((device for device in self._devices if device.id.endswith(process.gpu)), None)
-        if any(device.kind == "gpu" for device in self._devices):
-            return None
-        if len(self._devices) == 1:
-            return self._devices[0]
-        if not process.is_worker:
-            return None
-        names = (timing.name for source, timings in process.spans.items() if source != TIMER for timing in timings)
-        phases = [PHASE[name] for name in names if name in PHASE]
-        own = [phase for phase in phases if phase.partner is None]  # of weights on their way it may be either end
-        if phases and not own:
-            return None
-        pool = self._placement.roles.get((own[0].role if own else None) or Role.ACTOR)
-        members = self._placement.members[pool] if pool is not None else self._devices
-        if process.node is not None:
-            there = [device for device in members if device.node == process.node]
-            members = there or [device for device in self._devices if device.node == process.node]
-        return members[process.rank % len(members)] if members else None
 
     def _pieces(self, until: float) -> Iterator[Piece]:
         """What has ended by a time, for each device and the controller; it is not there any more."""
@@ -387,13 +338,6 @@ class AttachedSpans:
         return Span(
             step, phase, role, pool, piece.device, start + wall, end + wall, start, end, pid=piece.pid
         ).to_dict()
-
-
-def hold_to(pid: int, cores: Iterable[int]) -> None:
-    """Let all threads of a process run on some cores alone; what ends meanwhile is left out."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            os.sched_setaffinity(int(thread), cores)
 
 
 def _spans(*names: str) -> str:
