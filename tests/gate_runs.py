@@ -5,10 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from click.testing import CliRunner, Result
 from synthetic_run import SyntheticRun
-
-from placebench.cli import main
 
 NOISE = (0.99, 1.0, 1.02)
 
@@ -24,7 +21,3 @@ def run(folder: Path, factor: float = 1.0, **changes: object) -> Path:
     started = datetime(2026, 3, 1, 10, tzinfo=UTC) + timedelta(seconds=next(_SECONDS))
     content = {"pace": pace(factor), "started": f"{started:%Y-%m-%dT%H:%M:%SZ}", **changes}
     return SyntheticRun(**content).write(folder)  # type: ignore[arg-type]
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(main, list(map(str, arguments)), prog_name="placebench")

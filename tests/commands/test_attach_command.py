@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from fake_jobs import pressed_once_begun, write
+from invoking import run_folder
 from showing import printed
 
 from placebench.cli import main
@@ -50,11 +51,6 @@ def attach(script: str, *options: str, text: str) -> Result:
     write(Path(), script, text)
     words = ["attach", "--devices", "cpu:1", "--sample-hz", "0", *options, "--", sys.executable, script]
     return CliRunner().invoke(main, words, prog_name="placebench")
-
-
-def run_folder() -> Path:
-    (folder,) = Path("runs").iterdir()
-    return folder
 
 
 def summary() -> dict[str, Any]:

@@ -12,11 +12,10 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from invoking import invoke
 from synthetic_run import SyntheticRun
 
 from placebench import __version__
-from placebench.cli import main
 from placebench.commands import run, start
 from placebench.commands.console import let_everything_be_printed
 from placebench.run.runner import RunResult
@@ -28,10 +27,6 @@ PYTHON = sys.executable
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), prog_name="placebench")
 
 
 def command(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":

@@ -20,12 +20,7 @@ from placebench.compare.side import Background, Side
 from placebench.errors import UsageError
 from placebench.report.schema import Summary
 
-
-@pytest.fixture(autouse=True)
-def _own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Runs that another test has killed are none of the commands' business here.
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("own_temp")
 
 
 def invoke(*arguments: object) -> Result:

@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from fake_jobs import PLAIN, TRL, VERL, write
+from invoking import invoke, run_folder
 
-from placebench.cli import main
 from placebench.commands import start
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
@@ -31,10 +30,6 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) 
     write(tmp_path, "verl.py", VERL)
     write(tmp_path, "trl.py", TRL)
     write(tmp_path, "plain.py", PLAIN)
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), prog_name="placebench")
 
 
 def job_file(text: str) -> str:
@@ -128,11 +123,6 @@ def measured(placement: str) -> RunSide:
     """What a placement of the run in `runs` measured."""
     (side,) = measure_run(load_run(run_folder()), placement)
     return side
-
-
-def run_folder() -> Path:
-    (folder,) = Path("runs").iterdir()
-    return folder
 
 
 def test_a_verl_job_is_run_compared_and_resumed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from disks import small_disk
 from fake_jobs import PLAIN, write
-
-from placebench.cli import main
+from invoking import invoke
 
 BASE = ("--devices", "cpu:2", "--sample-hz", "0")
 
@@ -18,10 +16,6 @@ BASE = ("--devices", "cpu:2", "--sample-hz", "0")
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path, "plain.py", PLAIN)
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), prog_name="placebench")
 
 
 def write_job(condition: str, fails: str, *keys: str) -> None:

@@ -3,10 +3,8 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from fake_jobs import PLAIN, VERL, write
-
-from placebench.cli import main
+from invoking import invoke
 
 BASE = ("--devices", "cpu:2", "--sample-hz", "0")
 
@@ -16,10 +14,6 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) 
     monkeypatch.chdir(tmp_path)
     write(tmp_path, "verl.py", VERL)
     write(tmp_path, "plain.py", PLAIN)
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), prog_name="placebench")
 
 
 def job_file(text: str) -> str:

@@ -6,11 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from invoking import invoke
 from layouts import SPLIT, STANDARD
 from synthetic_run import SyntheticRun
 
-from placebench.cli import main
 from placebench.commands.compare import named_run
 from placebench.commands.runs import find_run, with_run
 from placebench.compare.comparison import compare_run
@@ -26,10 +25,6 @@ FIRST, SECOND, THIRD = "20260301T100000Z-split", "20260302T100000Z-split", "2026
 def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), prog_name="placebench")
 
 
 def summarized(path: Path) -> None:

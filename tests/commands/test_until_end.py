@@ -7,10 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from fake_jobs import pressed_once_begun, write
+from invoking import invoke, run_folder
 
-from placebench.cli import main
 from placebench.commands import start
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
@@ -31,19 +31,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) 
     monkeypatch.setattr(start, "_report", lambda folder, *, verbose: None)
 
 
-def invoke(*words: str) -> Result:
-    return CliRunner().invoke(main, list(words), prog_name="placebench")
-
-
 def run_job(text: str, *options: str, command: str = "run", keys: str = KEYS) -> Result:
     write(Path(), "own.py", text)
     write(Path(), "job.yaml", f"{keys}command: {sys.executable} own.py\n")
     return invoke(command, *BASE, *options, "--job", "job.yaml")
-
-
-def run_folder() -> Path:
-    (folder,) = Path("runs").iterdir()
-    return folder
 
 
 def last_line(result: Result) -> str:

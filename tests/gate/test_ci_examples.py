@@ -17,16 +17,11 @@ from synthetic_run import SyntheticRun
 
 from placebench.cli import main
 
+pytestmark = pytest.mark.usefixtures("own_temp")
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "ci"
 WORKFLOWS = ("github-cpu.yml", "github-gpu.yml", "gitlab-ci.yml")
-
-
-@pytest.fixture(autouse=True)
-def _own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Runs that another test has killed are none of the commands' business here.
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 def environment(folder: Path) -> dict[str, str]:

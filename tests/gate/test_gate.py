@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from gate_runs import invoke, run
+from gate_runs import run
 from hypothesis import given
 from hypothesis import strategies as st
+from invoking import invoke
 from layouts import STANDARD
 from pages import ROOT
 

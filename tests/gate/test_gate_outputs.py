@@ -9,7 +9,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from gate_runs import invoke, run
+from gate_runs import run
+from invoking import invoke
 from layouts import STANDARD
 from synthetic_run import SyntheticRun
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gate_runs import invoke
+from invoking import invoke
 from launching import plan, run, statuses
 from synthetic_run import SyntheticRun, read_json
 

@@ -25,15 +25,10 @@ from placebench.errors import UsageError
 from placebench.logs.follow import GrowingLog
 from placebench.logs.run import read_run, run_of_logs
 
+pytestmark = pytest.mark.usefixtures("own_temp")
+
 LOCK = threading.Lock()
 GROWING = [name for name in SAMPLES if name != "trl-state"]
-
-
-@pytest.fixture(autouse=True)
-def _own_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Runs that another test has killed are none of the commands' business here.
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 def line(step: int, seconds: float) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from disks import small_disk
-from gate_runs import invoke
 from google.protobuf.json_format import ParseDict
+from invoking import invoke
 from launching import processes_of
 from layouts import SPLIT, STANDARD
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gate_runs import invoke
 from hypothesis import given
 from hypothesis import strategies as st
+from invoking import invoke
 from synthetic_run import SyntheticRun, read_json
 
 from placebench.compare.read.run import Run

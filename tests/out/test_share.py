@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from gate_runs import invoke
+from invoking import invoke
 from layouts import SPLIT, STANDARD, Layout
 from pages import ROOT
 from synthetic_run import SyntheticRun, gpu_run, read_json

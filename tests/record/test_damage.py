@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 from damage import DAMAGES, map_values
-from gate_runs import invoke
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invoking import invoke
 from synthetic_run import SyntheticRun, read_json
 
 from placebench.compare.read.run_reading import load_run

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from gate_runs import invoke
 from hypothesis import example, given
 from hypothesis import strategies as st
+from invoking import invoke
 from layouts import SPLIT, STANDARD
 from pages import ROOT
 from rich.console import Console

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from damage import DAMAGES
-from gate_runs import invoke
+from invoking import invoke
 from synthetic_run import SyntheticRun, read_json
 
 from placebench.report import plots

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gate_runs import invoke
+from invoking import invoke
 from synthetic_run import SyntheticRun
 
 from placebench.report import show

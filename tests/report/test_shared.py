@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from gate_runs import invoke
+from invoking import invoke
 from pages import ROOT
 from synthetic_run import SyntheticRun, read_json
 

@@ -18,16 +18,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from invoking import invoke
 from layouts import SPLIT, STANDARD, Layout
 from markdown_it import MarkdownIt
 from pages import ROOT
 from rich.text import Text
 from synthetic_run import SyntheticRun, read_json
 
-from placebench.cli import main
 from placebench.host.terminal import new_console, printable, say_json
 from placebench.record.folder import Status
 from placebench.record.progress import LaunchPosition
@@ -51,10 +50,6 @@ def tame(text: str) -> str:
     odd = {char for char in text if not (char.isprintable() or char == "\n" or unicodedata.category(char) == "Zs")}
     assert not odd
     return text
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(main, list(map(str, arguments)), prog_name="placebench")
 
 
 class Tags(HTMLParser):
