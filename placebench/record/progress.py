@@ -14,6 +14,7 @@ from placebench.record.folder import IN_STEP, RunFolder, Status, Trial, write_at
 from placebench.record.parts import Record, plain_error
 from placebench.record.run_file import LaunchWall, RunFile
 from placebench.spec.auto_rounds import MOST_STEPS
+from placebench.spec.devices import device_labels
 from placebench.spec.reading import parse_json, read_text
 
 # More than a step has on many devices; engines that begin and end all the time have no limit.
@@ -143,7 +144,7 @@ class LaunchPosition:
     steps: int
     """Number of the last step."""
     labels: Mapping[str, str]
-    """Short name of each of its devices, such as `gpu:0`, by id."""
+    """What people see of each of its devices, by id: see `device_labels`."""
     steps_before: int = 0
     """Number of the last step that is in the checkpoint it goes on from."""
     is_estimate: bool = False
@@ -210,16 +211,15 @@ def step_of(step: int, steps: int) -> str:
 def position_of(record: RunFile, round_number: int, placement: str) -> LaunchPosition:
     """Which launch of its run one is, by its round and placement."""
     order = launch_order(record)
-    bound = next(one for one in record.run_placements if one.name == placement)
     return LaunchPosition(
-        order.index((round_number, placement)) + 1,
-        len(order),
-        round_number,
-        record.rounds,
-        placement,
-        record.steps_in(round_number),
-        {device.id: f"{device.kind}:{device.index}" for devices in bound.members.values() for device in devices},
-        record.steps_before,
+        number=order.index((round_number, placement)) + 1,
+        total=len(order),
+        round=round_number,
+        rounds=record.rounds,
+        placement=placement,
+        steps=record.steps_in(round_number),
+        labels=device_labels(record.devices),
+        steps_before=record.steps_before,
         is_estimate=record.auto is not None,
     )
 

@@ -24,6 +24,7 @@ from placebench.run.display import Display
 from placebench.run.launch import BRIDGE, JOB, Launcher, LaunchResult, fresh_trial
 from placebench.run.manifest import Manifest
 from placebench.spec.auto_rounds import PILOT_ROUNDS, StepChoice
+from placebench.spec.devices import device_labels
 
 Width = Callable[[Path, int], float]
 Steps = Callable[[Path], StepChoice | None]
@@ -206,17 +207,16 @@ class _Run:
         remaining += [bound.name for bound in plan.placements] * to_add
         number = plan.total - len(launches) + index + 1
         total, rounds = plan.total + to_add * len(plan.placements), plan.rounds + to_add
-        labels = {d.id: f"{d.kind}:{d.index}" for devices in launch.placement.members.values() for d in devices}
         self._display.begin(
             LaunchPosition(
-                number,
-                total,
-                launch.round,
-                rounds,
-                name,
-                launch.steps,
-                labels,
-                plan.steps_before,
+                number=number,
+                total=total,
+                round=launch.round,
+                rounds=rounds,
+                placement=name,
+                steps=launch.steps,
+                labels=device_labels(plan.devices),
+                steps_before=plan.steps_before,
                 is_estimate=plan.auto is not None,
             )
         )

@@ -1,15 +1,17 @@
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic_run import SyntheticRun
 
 from placebench.record.folder import Status, Trial, append_jsonl, write_json
-from placebench.record.progress import DeviceLoad, LaunchPosition, LaunchState, time_left
-from placebench.record.run_file import LaunchWall
+from placebench.record.progress import DeviceLoad, LaunchPosition, LaunchState, position_of, time_left
+from placebench.record.run_file import LaunchWall, RunFile
 from placebench.run.display import LiveDisplay, PlainDisplay, open_display
 from placebench.run.watch import TrialWatch
 from placebench.spec.text import format_bytes, format_seconds
@@ -24,6 +26,14 @@ def state(step_times: Sequence[float] = (), *, elapsed: float = 0.0, silent: flo
 
 def wall(total: float, after: float = 0.0) -> LaunchWall:
     return LaunchWall(total_s=total, before_steps_s=0.0, steps_s=total - after, after_steps_s=after, cleanup_s=0.0)
+
+
+def test_devices_of_several_nodes_are_shown_with_their_node(tmp_path: Path) -> None:
+    record = RunFile.read(SyntheticRun().write(tmp_path / "run") / "run.json")
+    assert position_of(record, 1, "split").labels == {"cpu:0": "cpu:0", "cpu:1": "cpu:1"}
+    here, there = record.devices
+    apart = record.model_copy(update={"devices": (here, replace(there, node="other"))})
+    assert position_of(apart, 1, "split").labels == {"cpu:0": "bench/cpu:0", "cpu:1": "other/cpu:1"}
 
 
 def test_nothing_is_known_before_the_first_step_of_the_first_launch() -> None:
