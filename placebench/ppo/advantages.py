@@ -27,7 +27,14 @@ def estimate_kl(log_probs: Table, ref_log_probs: Table, estimator: str) -> Table
 
 
 def token_rewards(scores: NDArray[np.float64], kl: Table, mask: Mask, kl_coef: float) -> Table:
-    """The score on each response's last token, and −kl_coef · KL on every token."""
+    """The score on each response's last token, and −kl_coef · KL on every token.
+
+    Args:
+        scores: of the responses, float64 [sequences].
+        kl: per token in nats, see `estimate_kl`; what the mask leaves out may be anything.
+        mask: as above; every response has a token.
+        kl_coef: 0 where the KL is no part of the reward.
+    """
     rewards = np.where(mask, -kl_coef * kl, 0.0)
     last = mask.sum(axis=1) - 1
     rewards[np.arange(len(rewards)), last] += scores
@@ -35,9 +42,20 @@ def token_rewards(scores: NDArray[np.float64], kl: Table, mask: Mask, kl_coef: f
 
 
 def generalized_advantages(rewards: Table, values: Table, mask: Mask, gamma: float, lam: float) -> tuple[Table, Table]:
-    """Advantages and returns (advantage + value) by generalized advantage estimation.
+    """Advantages and returns by generalized advantage estimation.
 
-    The value behind the last token of a response is 0: the episode ends there.
+    With δ_t = r_t + γ · V_{t+1} − V_t, the advantage is A_t = δ_t + γ · λ · A_{t+1}, and the return A_t + V_t. Behind
+    the last token of a response both V and A are 0: the episode ends there.
+
+    Args:
+        rewards: r, per token, see `token_rewards`.
+        values: V, the critic's where each token is predicted.
+        mask: as above.
+        gamma: γ, the discount from one token to the next, 0 to 1.
+        lam: λ, the weight of later δ, 0 to 1.
+
+    Returns:
+        Advantages and returns, 0 where the mask leaves out.
     """
     advantages = np.zeros_like(rewards)
     next_value = np.zeros(len(rewards))

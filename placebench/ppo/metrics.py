@@ -56,7 +56,15 @@ class StepMetrics:
         mask: NDArray[np.bool_],
         kl_coef: float,
     ) -> None:
-        """Scores per sequence, rewards summed over each sequence, KL per token in nats."""
+        """Keep what the step was rewarded with.
+
+        Args:
+            scores: of the responses, [sequences].
+            rewards: per token, [sequences, longest response]; their sums over each response are told.
+            kl: to the reference per token in nats, likewise; its mean is told.
+            mask: True on response tokens, likewise.
+            kl_coef: coefficient of the KL.
+        """
         self._spread("critic/score", scores)
         self._spread("critic/rewards", np.where(mask, rewards, 0.0).sum(axis=1))
         self._values["actor/reward_kl_penalty"] = float(kl[mask].mean())

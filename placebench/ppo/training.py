@@ -29,7 +29,17 @@ def place(module: DecoderModel, workload: Workload, device: torch.device, seed: 
     """Give a model its weights on the device and spread it over the pool's ranks: sharded (FSDP2) or replicated (DDP).
 
     A sharded model is never whole on a device: each block is split among the ranks before the next one gets memory.
-    Weights that are trained are float32, others have the precision of the computing.
+    Weights that are trained are float32, others have the precision of the computing. Collective over the pool.
+
+    Args:
+        module: its weights saved ones, or on the meta device, for which they are drawn.
+        workload: says how it is spread, compiled and computed.
+        device: this rank's.
+        seed: of the draws, the same in all ranks.
+        trained: whether it gets gradients.
+
+    Returns:
+        The module itself, or DDP around it.
     """
     precision: torch.dtype = getattr(torch, workload.precision)
     if workload.torch_compile:

@@ -202,7 +202,14 @@ class Worker(Rank):
         self._traces_kernels = True
 
     def run(self, step: int, phase: str, role: str, arguments: Mapping[str, Any]) -> PhaseResult:
-        """Run one phase of a step."""
+        """Run one phase of a step.
+
+        Args:
+            step: its number, counted from 1.
+            phase: its name.
+            role: whose work it is.
+            arguments: those of the method `_run_<phase>`.
+        """
         work: Callable[..., Any] = getattr(self, f"_run_{phase}")
         kernels = self._kernels if self._traces_kernels and self._is_traceable(phase) else None
         traced = kernels.phase(step, phase) if kernels else nullcontext()
