@@ -3,12 +3,11 @@
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.text import Text
 
@@ -18,6 +17,7 @@ from placebench.predict.prediction import Prediction, Predictions
 from placebench.predict.step import HOST_BOUND
 from placebench.record.folder import write_output
 from placebench.report.deciding import DecidingRun, print_command
+from placebench.report.placement_schema import Number
 from placebench.report.tables import Grid
 from placebench.report.terminal import grid_table
 from placebench.spec.devices import Device, devices_per_node
@@ -28,13 +28,6 @@ from placebench.spec.workload import Workload, step_text
 _SMALL = 0.005
 # Of which held-out cases an error is.
 _WAITING = {True: ", generation waits for the host", False: ", generation does not wait for the host", None: ""}
-
-
-def _null_if_missing(value: Any) -> Any:
-    return None if isinstance(value, float) and isnan(value) else value
-
-
-Number = Annotated[float | None, BeforeValidator(_null_if_missing)]
 
 
 class PredictionModel(BaseModel):
