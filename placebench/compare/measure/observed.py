@@ -16,6 +16,10 @@ from placebench.telemetry.spans import CONTROLLER
 
 UNKNOWN = "unknown"
 """Stands for the role of processes of which no role is known."""
+RoleOnDevice = tuple[str, str]
+"""A role, or `UNKNOWN`, and the id of a device."""
+Processes = dict[RoleOnDevice, set[int]]
+"""The ids of the processes that work for a role on a device."""
 _PASSING_ON = {phase.name for phase in PHASES if phase.activity in (Activity.SEND_WEIGHTS, Activity.HAND_OVER)}
 
 
@@ -46,43 +50,52 @@ def observe(launch: Launch, placement: RunPlacement) -> pd.DataFrame:
         the device to a worker of the role, 0 where it has allotted them others alone, NaN where none is a worker of
         Ray's that has devices.
     """
-    spans, whole = launch.spans, union(launch.measured_steps[["start", "end"]].to_numpy(dtype=np.float64))
-    work = spans[spans["role"].notna() & (spans["device"] != CONTROLLER)]
-    rows: dict[tuple[str, str], float] = {}
-    pids: dict[tuple[str, str], set[int]] = {}
     known: dict[str, set[int]] = {}
     for process in launch.lines.processes:
         if process.device in placement.devices:
             known.setdefault(process.device, set()).add(process.pid)
-    times, workers = (work[names].to_numpy(dtype=np.float64) for names in (["start", "end"], "pid"))
-    passes_on = [phase in _PASSING_ON for phase in work["phase"]]
-    places: dict[tuple[str, str], list[int]] = {}
-    for place, key in enumerate(zip(work["role"].tolist(), work["device"].tolist(), strict=True)):
-        places.setdefault(key, []).append(place)
-    for key, mine in places.items():
-        if share := float(covered(union(times[mine]), whole).sum()) / (length(whole) or np.nan):
-            rows[key] = share
-            # Who sends weights, or asks an engine for its memory, need not be where the role is.
-            own = [place for place in mine if not passes_on[place]] or mine
-            named = {int(pid) for pid in workers[own] if not np.isnan(pid)}
-            pids[key] = named or known.get(key[1], set())
-    if not rows:
+    shares, pids = _work_seen(launch, known)
+    if not shares:
         pids = {(UNKNOWN, device): processes for device, processes in known.items()}
-        rows = dict.fromkeys(pids, np.nan)
+        shares = dict.fromkeys(pids, np.nan)
     table = launch.device_processes[launch.device_processes["device"].isin(placement.devices)]
     for (role, _), processes in tuple(pids.items()) if len(table) else ():
         for device in table.loc[table["pid"].isin(processes), "device"].unique():
-            rows.setdefault((role, str(device)), 0.0 if role != UNKNOWN else np.nan)
+            shares.setdefault((role, str(device)), 0.0 if role != UNKNOWN else np.nan)
     order = {name: place for place, name in enumerate((*Role, *placement.devices))}
-    keys = sorted(rows, key=lambda key: [order.get(name, len(order)) for name in key])
-    found = [(role, device, rows[role, device], *_memory(launch, role, device, rows, pids)) for role, device in keys]
+    keys = sorted(shares, key=lambda key: [order.get(name, len(order)) for name in key])
+    found = [(*key, shares[key], *_memory(launch, *key, shares, pids)) for key in keys]
     seen = pd.DataFrame(found, columns=["role", "device", "share", "memory_bytes", "memory_with"])
     return _with_allotted(seen, launch, placement, pids)
 
 
-def _with_allotted(
-    seen: pd.DataFrame, launch: Launch, placement: RunPlacement, pids: Mapping[tuple[str, str], set[int]]
-) -> pd.DataFrame:
+def _work_seen(launch: Launch, known: Mapping[str, set[int]]) -> tuple[dict[RoleOnDevice, float], Processes]:
+    """The share of the measured steps in which each role worked on each device, and the processes that did.
+
+    Args:
+        launch: whose spans tell.
+        known: the processes of each device, for spans that name none.
+    """
+    spans, whole = launch.spans, union(launch.measured_steps[["start", "end"]].to_numpy(dtype=np.float64))
+    work = spans[spans["role"].notna() & (spans["device"] != CONTROLLER)]
+    times, workers = (work[names].to_numpy(dtype=np.float64) for names in (["start", "end"], "pid"))
+    passes_on = [phase in _PASSING_ON for phase in work["phase"]]
+    rows_of: dict[RoleOnDevice, list[int]] = {}
+    for row, key in enumerate(zip(work["role"].tolist(), work["device"].tolist(), strict=True)):
+        rows_of.setdefault(key, []).append(row)
+    shares: dict[RoleOnDevice, float] = {}
+    pids: Processes = {}
+    for key, rows in rows_of.items():
+        if share := float(covered(union(times[rows]), whole).sum()) / (length(whole) or np.nan):
+            shares[key] = share
+            # Who sends weights, or asks an engine for its memory, need not be where the role is.
+            own = [row for row in rows if not passes_on[row]] or rows
+            named = {int(pid) for pid in workers[own] if not np.isnan(pid)}
+            pids[key] = named or known.get(key[1], set())
+    return shares, pids
+
+
+def _with_allotted(seen: pd.DataFrame, launch: Launch, placement: RunPlacement, pids: Processes) -> pd.DataFrame:
     """What was seen, beside what Ray has allotted to the processes that worked, also where they did not work."""
     node = {device.id: device.node for devices in placement.members.values() for device in devices}
     by_role: dict[str, list[str]] = {}
@@ -158,8 +171,8 @@ def _memory(
     launch: Launch,
     role: str,
     device: str,
-    rows: Mapping[tuple[str, str], float],
-    pids: Mapping[tuple[str, str], set[int]],
+    shares: Mapping[RoleOnDevice, float],
+    pids: Processes,
 ) -> tuple[float, tuple[str, ...]]:
     """Highest memory of a role on a device, bytes, and the roles that it is of, too, as `observe` says."""
     table = launch.device_processes
@@ -171,5 +184,5 @@ def _memory(
         others = {name for (name, _), found in pids.items() if name != role and found & there}
         named = tuple(name for name in (*Role, UNKNOWN) if name in others)
         return float(table.groupby("mono")["memory_bytes"].sum().max()), named
-    roles = {name for name, place in rows if place == device}
+    roles = {name for name, place in shares if place == device}
     return (peak_memory(launch, device) if roles == {role} else np.nan), ()
