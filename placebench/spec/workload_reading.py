@@ -4,7 +4,7 @@ A YAML file goes over the preset, options and `--set key=value` over the file.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -105,17 +105,9 @@ def read_workload(content: Mapping[str, Any], origin: str | Callable[[str], str]
         workload = Workload.model_validate(content, context=EACH_ALONE)
     except ValidationError as error:
         errors = error.errors(include_url=False)
+        reasons.add(_wrong_keys(errors, source))
         for one in errors[:_MOST_TOLD]:
-            location = one["loc"]
-            # A value of a list is set by the list's key.
-            key = _dotted(location[:-1] if len(location) > 2 and isinstance(location[-1], int) else location)
-            reasons.add([with_place(source(key), key, _in_words(one))])
-            if one["type"] == "extra_forbidden":
-                unknown |= {key for key in (_near(_leaf(one)),) if key and not gives(given, key)}
-            else:
-                unknown |= keys_below(_dotted(location[:2]))
-        if len(errors) > _MOST_TOLD:
-            reasons.add([f"{source('')}: {len(errors) - _MOST_TOLD:,} more keys are not known, or have wrong values"])
+            unknown |= _left_unknown(one, given)
         workload = Workload.model_validate(_without(content, [one["loc"] for one in errors]), context=EACH_ALONE)
     if "model" in unknown:  # whose presets would say the rest
         unknown |= {key for key in workload_keys() if not gives(given, key)}
@@ -129,6 +121,24 @@ def read_workload(content: Mapping[str, Any], origin: str | Callable[[str], str]
     facts.conflicting |= {key for _, conflict in conflicts for key in conflict.keys}
     facts.add(workload=workload)
     return reasons.lines
+
+
+def _wrong_keys(errors: Sequence["ErrorDetails"], source: Callable[[str], str]) -> Iterator[str]:
+    """What is wrong with keys and values, a line each, as far as it is told."""
+    for one in errors[:_MOST_TOLD]:
+        location = one["loc"]
+        # A value of a list is set by the list's key.
+        key = _dotted(location[:-1] if len(location) > 2 and isinstance(location[-1], int) else location)
+        yield with_place(source(key), key, _in_words(one))
+    if len(errors) > _MOST_TOLD:
+        yield f"{source('')}: {len(errors) - _MOST_TOLD:,} more keys are not known, or have wrong values"
+
+
+def _left_unknown(error: "ErrorDetails", given: Mapping[str, Any]) -> set[str]:
+    """Keys whose values nobody knows for an error: those at or below a wrong value, and one that was misspelled."""
+    if error["type"] != "extra_forbidden":
+        return keys_below(_dotted(error["loc"][:2]))
+    return {key for key in (_near(_leaf(error)),) if key and not gives(given, key)}
 
 
 def wrong_values(content: Mapping[str, Any]) -> Iterator[str]:
