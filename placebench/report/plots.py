@@ -1,7 +1,7 @@
 """The figures of a run's report, drawn from a comparison."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -11,7 +11,7 @@ from matplotlib.ticker import NullLocator
 
 from placebench.compare.comparison import Comparison
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.metrics import EFFICIENCY, FORMULAS
+from placebench.compare.metrics import EFFICIENCY, FORMULAS, Metric
 from placebench.compare.read.run import Launch
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio
@@ -101,31 +101,17 @@ def ratios(comparison: Comparison) -> Figure | None:
     figure = Figure(figsize=(WIDTH, 1.0 + 0.27 * lines + 0.5 * len(groups)), layout="constrained")
     counts = [len(rows) for _, rows in groups]
     panels = list(figure.subplots(len(groups), 1, sharex=True, squeeze=False, height_ratios=counts).flat)
-    values = [found.value for _, rows in groups for _, found in rows if 1 / FAR <= found.value <= FAR] + [1.0]
-    ends = [end for _, rows in groups for _, found in rows for end in (found.low, found.high) if not math.isnan(end)]
-    low = max(min([*values, *ends]), min(values) / REACH) / 1.05
-    high = min(max([*values, *ends]), max(values) * REACH) * 1.05
+    every = [found for _, rows in groups for _, found in rows]
+    limits = _ratio_limits(every)
     for axes, (side, rows) in zip(panels, groups, strict=True):
-        bound = 1 + comparison.min_effect
-        axes.axvspan(1 / bound, bound, color="#dddddd", linewidth=0)
-        axes.axvline(1, color="#555555", linewidth=0.8)
-        for place, (metric, found) in enumerate(rows):
-            color = colors.get(metric.key.removeprefix("phase/"), colors[STEP])
-            _draw_ratio(axes, place, found, color, (low, high))
-        axes.set_yticks(range(len(rows)), [metric.label for metric, _ in rows], fontsize="small", parse_math=False)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        title = f"{side.name} / {comparison.first.name}"
-        set_bold_title(axes, title)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="y", color="#eeeeee", linewidth=0.6)
-        axes.set_axisbelow(True)
+        set_bold_title(axes, f"{side.name} / {comparison.first.name}")
+        _draw_ratios(axes, rows, colors, limits, comparison.min_effect)
     panels[-1].set_xscale("log")
-    panels[-1].set_xlim(low, high)
-    ticks = _ticks(low, high)
+    panels[-1].set_xlim(*limits)
+    ticks = _ticks(*limits)
     panels[-1].set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     panels[-1].xaxis.set_minor_locator(NullLocator())
-    note = note_on(found for _, rows in groups for _, found in rows)
+    note = note_on(every)
     axis = "ratio (log scale); times: below 1 is faster, tokens/s: above 1 is faster"
     panels[-1].set_xlabel("\n".join(filter(None, [axis, note])))
     return figure
@@ -227,6 +213,35 @@ def _timings(launch: Launch) -> pd.DataFrame:
         return logged
     seconds = (seen["end"] - seen["start"]).groupby([seen["step"], seen["phase"]], sort=False).sum()
     return logged.join(seconds.unstack().add_prefix(TIMING))
+
+
+def _ratio_limits(ratios: Sequence[Ratio]) -> tuple[float, float]:
+    """Where the axis of ratios begins and ends: see `REACH` and `FAR` for what leaves it."""
+    values = [found.value for found in ratios if 1 / FAR <= found.value <= FAR] + [1.0]
+    ends = [end for found in ratios for end in (found.low, found.high) if not math.isnan(end)]
+    low, high = min([*values, *ends]), max([*values, *ends])
+    return max(low, min(values) / REACH) / 1.05, min(high, max(values) * REACH) * 1.05
+
+
+def _draw_ratios(
+    axes: Axes,
+    rows: Sequence[tuple[Metric, Ratio]],
+    colors: Mapping[str, str],
+    limits: tuple[float, float],
+    min_effect: float,
+) -> None:
+    """The ratios of one side, a line each, with what is too small to matter in gray."""
+    bound = 1 + min_effect
+    axes.axvspan(1 / bound, bound, color="#dddddd", linewidth=0)
+    axes.axvline(1, color="#555555", linewidth=0.8)
+    for place, (metric, found) in enumerate(rows):
+        _draw_ratio(axes, place, found, colors.get(metric.key.removeprefix("phase/"), colors[STEP]), limits)
+    axes.set_yticks(range(len(rows)), [metric.label for metric, _ in rows], fontsize="small", parse_math=False)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", color="#eeeeee", linewidth=0.6)
+    axes.set_axisbelow(True)
 
 
 def _draw_ratio(axes: Axes, place: int, found: Ratio, color: str, ends: tuple[float, float]) -> None:
