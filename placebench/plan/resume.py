@@ -44,32 +44,12 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
     record = read_run_file(folder)
     if path.resolve() in live_runs():  # also where the disk has no locks
         raise UsageError(f"{path}: the run still goes on in another process; stop that first")
-    try:
-        job = recorded_job(record.job) if record.job else None
-    except UsageError as error:
-        raise UsageError(f"{folder.run_file}: {error}") from None
-    workload = None if job else build_workload(record.workload, f"{folder.run_file}: workload")
-    placements = record.run_placements
+    facts = _facts(request, record, folder)
+    job: Job | None = facts.get("job")
     mark_interrupted(path)
-    begun = record.resumed_from
-    facts = Facts(
-        request.unknown,
-        request=request,
-        record=record,
-        folder=path,
-        workload=workload,
-        job=job,
-        placements=placements,
-        words=request.placements,
-        asked_for=request.devices,
-        launcher=None if job else record.launcher,
-        checkpoint_every=record.checkpoint_every,
-        resume_from=Path(begun.checkpoint) if begun else None,
-        stored=record.auto,
-        rounds_before=record.rounds,
-    )
     collect(_CHECKS, facts).raise_any()
     rounds: int = facts["rounds"]
+    placements: tuple[RunPlacement, ...] = facts["placements"]
     every = ((number, placement.name) for number in range(1, rounds + 1) for placement in placements)
     damaged = dict(_damaged(record, folder))
     done = frozenset(one for one in every if folder.trial(*one).stands_at(Status.DONE) and one not in damaged)
@@ -95,6 +75,35 @@ def resume_plan(path: Path, request: RunRequest) -> Plan:
         start=facts.get("start"),
         launcher=record.launcher,
         cluster=facts.get("cluster"),
+    )
+
+
+def _facts(request: RunRequest, record: RunFile, folder: RunFolder) -> Facts:
+    """What is known of the run, and what is given now.
+
+    Raises:
+        UsageError: `run.json` has no job, or no workload, that this version can run.
+    """
+    try:
+        job = recorded_job(record.job) if record.job else None
+    except UsageError as error:
+        raise UsageError(f"{folder.run_file}: {error}") from None
+    begun = record.resumed_from
+    return Facts(
+        request.unknown,
+        request=request,
+        record=record,
+        folder=folder.path,
+        workload=None if job else build_workload(record.workload, f"{folder.run_file}: workload"),
+        job=job,
+        placements=record.run_placements,
+        words=request.placements,
+        asked_for=request.devices,
+        launcher=None if job else record.launcher,
+        checkpoint_every=record.checkpoint_every,
+        resume_from=Path(begun.checkpoint) if begun else None,
+        stored=record.auto,
+        rounds_before=record.rounds,
     )
 
 
