@@ -57,6 +57,13 @@ def temp(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
+def temp_here(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process starts and looks for is in `temp`, apart from what others have started."""
+    monkeypatch.setattr(tempfile, "tempdir", str(temp))
+    monkeypatch.setenv("TMPDIR", str(temp))
+
+
+@pytest.fixture
 def alone() -> Iterator[None]:
     """This process as the only rank of a pool."""
     import torch.distributed as dist

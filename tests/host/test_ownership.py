@@ -8,7 +8,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import psutil
@@ -21,11 +20,7 @@ from placebench.host.ownership import live_runs, own_run, sweep
 from placebench.host.signals import ENDING
 from placebench.record.folder import RunFolder, Status, Trial, write_json
 
-
-@pytest.fixture(autouse=True)
-def _isolated(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(temp))
-    monkeypatch.setenv("TMPDIR", str(temp))
+pytestmark = pytest.mark.usefixtures("temp_here")
 
 
 def guardian_of(runner: "subprocess.Popen[str]") -> psutil.Process:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from io import StringIO
 from pathlib import Path
 
@@ -22,11 +21,7 @@ from placebench.record.run_file import RunFile
 from placebench.run.display import PlainDisplay
 from placebench.run.runner import RunResult, execute
 
-
-@pytest.fixture(autouse=True)
-def _isolated(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(temp))
-    monkeypatch.setenv("TMPDIR", str(temp))
+pytestmark = pytest.mark.usefixtures("temp_here")
 
 
 def interrupted(tmp_path: Path) -> RunResult:

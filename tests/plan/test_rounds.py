@@ -1,7 +1,6 @@
 import json
 import math
 import re
-import tempfile
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -31,18 +30,14 @@ from placebench.spec.check import Facts, collect
 from placebench.spec.config import load_yaml
 from placebench.spec.workload import Workload
 
+pytestmark = pytest.mark.usefixtures("temp_here")
+
 # A job whose steps take `pace` times 0.1 s as far as its files tell, in no time at all.
 TIMED = """
 def timed(pace):
     steps(0.1 * pace)
 first = launch["placement"]["name"] == "standard"
 """
-
-
-@pytest.fixture(autouse=True)
-def _isolated(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(temp))
-    monkeypatch.setenv("TMPDIR", str(temp))
 
 
 def test_a_quiet_run_ends_one_round_after_the_first_look(tmp_path: Path, temp: Path) -> None:

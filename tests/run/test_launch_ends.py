@@ -2,7 +2,6 @@
 
 import json
 import resource
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
@@ -23,11 +22,7 @@ from placebench.sessions.ray_cluster.discovery import Cluster
 from placebench.spec.bound import bind
 from placebench.spec.devices import with_labels
 
-
-@pytest.fixture(autouse=True)
-def _isolated(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(temp))
-    monkeypatch.setenv("TMPDIR", str(temp))
+pytestmark = pytest.mark.usefixtures("temp_here")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import os
 import pty
 import re
 import signal
-import tempfile
 from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
@@ -30,11 +29,7 @@ from placebench.report.summary import summarize
 from placebench.run.display import PlainDisplay
 from placebench.run.runner import execute
 
-
-@pytest.fixture(autouse=True)
-def _isolated(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(temp))
-    monkeypatch.setenv("TMPDIR", str(temp))
+pytestmark = pytest.mark.usefixtures("temp_here")
 
 
 def test_a_run_is_rounds_in_alternating_order(tmp_path: Path, temp: Path) -> None:
