@@ -147,14 +147,8 @@ class AttachedSpans:
         self._waiting = self._waiting[len(ended) :]
         found: dict[int, list[Piece]] = {window.step: [] for window in ended}
         for piece in self._pieces(self._waiting[0].start if self._waiting else inf):
-            middle = (piece.timing.start + piece.timing.end) / 2
-            before = ended[0].step if self._has_begun else None
-            step = next((window.step for window in reversed(ended) if window.start <= middle), before)
-            is_late = final and middle > ended[-1].end
-            if step is not None and piece.own_step is not None:
-                step, is_late = piece.own_step, piece.own_step > ended[-1].step
-            # What comes after the last step is of one that does not count.
-            if step is not None and not is_late:
+            step = self._step_of(piece, ended, final=final)
+            if step is not None:
                 found.setdefault(step, []).append(piece)
                 self._has_phases = True
                 self._has_places = self._has_places or piece.device != CONTROLLER
@@ -166,6 +160,23 @@ class AttachedSpans:
             self.notes[said] = None
         kept = ((step, seen_whole(self._completed(pieces))) for step, pieces in found.items())
         return [self._row(step, piece) for step, pieces in kept for piece in pieces]
+
+    def _step_of(self, piece: Piece, ended: Sequence[Window], *, final: bool) -> int | None:
+        """The step that a piece belongs to; None for one from before the first, or of a step that does not count.
+
+        Args:
+            piece: what a process did.
+            ended: the steps that have ended since the last call of `rows`, in order.
+            final: whether these are the last ones that count.
+        """
+        middle = (piece.timing.start + piece.timing.end) / 2
+        before = ended[0].step if self._has_begun else None
+        step = next((window.step for window in reversed(ended) if window.start <= middle), before)
+        if step is None:
+            return None
+        if piece.own_step is not None:
+            return piece.own_step if piece.own_step <= ended[-1].step else None
+        return None if final and middle > ended[-1].end else step
 
     def since(self, start: float) -> tuple[PhaseTime, ...]:
         """What has ended of the phases that began after a time, in the order in which they began; they stay.
