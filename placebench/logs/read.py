@@ -21,6 +21,9 @@ from placebench.spec.text import format_bytes, plural
 
 # With the second in which the file was opened; what follows names the host and the process.
 EVENT_FILE = re.compile(r"events\.out\.tfevents\.([0-9]{1,18})")
+# A log that grows may come line by line, where some formats show by two lines. This stands for those before the two: a
+# table has its header where the log begins.
+EARLIER = b"...\n"
 
 
 @dataclass(frozen=True)
@@ -139,9 +142,15 @@ def recognize(blocks: Iterator[bytes], wanted: LogFormat | None) -> tuple[LogFor
     """
     if wanted:
         return wanted, blocks
+    earlier, last = b"", b""
     for block in blocks:
         if found := format_of(block):
             return found, chain([block], blocks)
+        if found := format_of(earlier + last + block):
+            return found, chain([last + block], blocks)
+        before, _, last = (last + block).removesuffix(b"\n").rpartition(b"\n")
+        last += b"\n"
+        earlier = earlier or (EARLIER if before.strip() else b"")
     return None, blocks
 
 

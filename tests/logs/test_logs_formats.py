@@ -19,9 +19,10 @@ from log_reading import SHARED_FOLDER, flags, frame_of, metrics, phases, sample,
 from placebench.compare.measure.log_sides import side_of_logs
 from placebench.errors import UsageError
 from placebench.logs import source as log_source
-from placebench.logs.read import scan_log
+from placebench.logs.read import fill_table, recognize, scan_log
 from placebench.logs.registry import DIALECTS, FORMATS
 from placebench.logs.run import read_run
+from placebench.logs.table import StepTable
 from placebench.logs.timing import Kind
 
 SLIME_TIMERS = ("generate", "wake_up", "data_preprocess", "log_probs", "actor_train", "sleep", "update_weights")
@@ -34,6 +35,21 @@ def test_the_format_is_told_by_the_content(tmp_path: Path, name: str) -> None:
     assert log.format.name == known
     assert (sorted(set(log.table.frame("a")["step"])), log.table.damages, log.table.restarts) == ([1, 2, 3], 0, [])
     assert frame_of(log.path, log_format=known).equals(frame_of(log.path))
+
+
+@pytest.mark.parametrize("name", [name for name in log_samples.SAMPLES if name not in ("tensorboard", "trl-state")])
+@pytest.mark.parametrize("before", [b"", b"starting\nand so on\n"])
+def test_the_format_is_told_where_the_log_comes_line_by_line(tmp_path: Path, name: str, before: bytes) -> None:
+    known, content = log_samples.SAMPLES[name]
+    found, blocks = recognize(iter((before + content).splitlines(keepends=True)), None)
+    if before and known == "csv":
+        assert found is None
+        return
+    assert found
+    assert found.name == known
+    table = StepTable()
+    fill_table(tmp_path, found, blocks, table)
+    assert table.frame("a").equals(scan_log(write(tmp_path, content)).table.frame("a"))
 
 
 def test_every_format_has_a_sample() -> None:
