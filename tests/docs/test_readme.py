@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 from pages import ROOT, checkout, commands
 from synthetic_run import SyntheticRun
 
@@ -50,6 +51,34 @@ def test_demo_hands_on_the_exit_code(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "steps" in (tmp_path / "runs/demo_split.log").read_text()
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--steps", "0"], 2), (["--no-such-option"], 2), (["--dry-run"], 0)])
+def test_a_demo_without_a_launch_leaves_the_log_of_the_last_one(tmp_path: Path, words: list[str], code: int) -> None:
+    environment = checkout(tmp_path)
+    log = tmp_path / "runs/demo.log"
+    log.write_text("step:1 - timing_s/step:1.0\n")
+    command = ["bash", "demo.sh", *words]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert done.stdout.endswith("log: runs/demo.log is that of an earlier demo: no launch was started\n")
+    assert log.read_text() == "step:1 - timing_s/step:1.0\n"
+    assert [path.name for path in (tmp_path / "runs").glob("demo*")] == ["demo.log"]
+
+
+def test_the_log_of_a_demo_replaces_that_of_the_last_one(tmp_path: Path) -> None:
+    environment = checkout(tmp_path)
+    (tmp_path / "runs/demo.log").write_text("step:1 - timing_s/step:1.0\n")
+    program = tmp_path / "bin/placebench"
+    trial = "runs/20300101T000000Z-demo/trials/001-standard"
+    program.write_text(
+        f"#!/bin/sh\necho planned\nsleep 0.01\nmkdir -p {trial}\necho step:2 >{trial}/train.log\nexit 1\n"
+    )
+    command = ["bash", "demo.sh"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert (tmp_path / "runs/demo.log").read_text() == f"planned\n\n== {trial}/train.log\nstep:2\n"
+    assert sorted(path.name for path in (tmp_path / "runs").glob("demo*")) == ["demo.log"]
 
 
 def test_demo_says_how_to_install(tmp_path: Path) -> None:
