@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,7 +19,7 @@ from placebench.gate.baseline import write_named
 from placebench.gate.checking import BaselineCheck, MetricCheck, Outcome, describe, unequal_work
 from placebench.gate.work import OtherWork
 from placebench.host.terminal import printable
-from placebench.report.columns import Holds, add_columns, broken
+from placebench.report.columns import Holds, add_columns, broken, keeps_words
 from placebench.spec.legible import escape_markdown, legible
 from placebench.spec.text import MISSING, interval, plural, ratio, scale_of, threshold
 
@@ -36,15 +37,8 @@ def print_check(check: BaselineCheck, console: Console) -> None:
     """Print the table and what must be known beside it; errors are for whoever ends the command."""
     check = legible(check)
     if check.cases:
-        table = Table(
-            title=Text(title(check)), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1)
-        )
-        rows = [_cells(case) for case in check.cases]
-        widths = add_columns(table, HEADER, HOLDS, rows, console.width)
-        for case, (placement, *cells, outcome) in zip(check.cases, rows, strict=True):
-            name = Text(broken(placement, widths[0]))
-            table.add_row(name, *map(Text, cells), Text(outcome, STYLES.get(case.outcome, "")))
-        console.print(table)
+        for part in _table(check, console.width):
+            console.print(part)
         console.print(
             "A regression is worse by more than the threshold with its whole interval; 'would see': the smallest"
             " measured change that would have been one.",
@@ -53,6 +47,41 @@ def print_check(check: BaselineCheck, console: Console) -> None:
     for text in _warnings(check):
         start, text = text.split(": ", 1)
         console.print(Text.assemble((f"{start}: ", "yellow"), text))
+
+
+def _table(check: BaselineCheck, width: int) -> Iterator[Table | Text]:
+    """The table; where a name's word would have to be broken, each name in a line of its own above its numbers."""
+    rows = [_cells(case) for case in check.cases]
+    table = _empty_table()
+    widths = add_columns(table, HEADER, HOLDS, rows, width)
+    if keeps_words((HEADER[0], *(row[0] for row in rows)), widths[0]):
+        for case, (placement, *cells) in zip(check.cases, rows, strict=True):
+            _add_row(table, case, broken(placement, widths[0]), *cells)
+        table.title = Text(title(check))
+        yield table
+        return
+    below = [(f"  {label}", *cells) for _, label, *cells in rows]
+    head = _empty_table()
+    add_columns(head, HEADER[1:], HOLDS[1:], below, width)
+    head.title = Text(title(check))
+    yield head
+    for placement, group in groupby(zip(check.cases, below, strict=True), key=lambda pair: pair[0].placement):
+        yield Text(placement)
+        part = _empty_table()
+        part.show_header = False
+        add_columns(part, HEADER[1:], HOLDS[1:], below, width)
+        for case, texts in group:
+            _add_row(part, case, *texts)
+        yield part
+
+
+def _empty_table() -> Table:
+    return Table(title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1))
+
+
+def _add_row(table: Table, case: MetricCheck, *cells: str) -> None:
+    *others, outcome = cells
+    table.add_row(*map(Text, others), Text(outcome, STYLES.get(case.outcome, "")))
 
 
 def _warnings(check: BaselineCheck) -> list[str]:

@@ -1,7 +1,7 @@
 """How wide the columns of a table on the terminal are, so that numbers stay whole however little room there is."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from textwrap import TextWrapper
 from typing import Literal
@@ -47,6 +47,11 @@ def add_columns(
 def broken(name: str, width: int) -> str:
     """A name or heading in lines of at most `width`, broken within words where there is no other way."""
     return "\n".join(_Wrapper(width).wrap(name))
+
+
+def keeps_words(names: Iterable[str], width: int) -> bool:
+    """Whether all names can be in lines of this width without a break within a word."""
+    return max(map(_longest_word, names), default=0) <= width
 
 
 class _Wrapper(TextWrapper):

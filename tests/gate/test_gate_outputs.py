@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from gate_runs import run
 from invoking import invoke
-from layouts import STANDARD
+from layouts import SPLIT, STANDARD
 from synthetic_run import SyntheticRun
 
 from placebench.record.folder import Status
@@ -32,6 +32,29 @@ def test_a_long_name_costs_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for row in rows:
         cells = re.split(r"\s{2,}", row.strip())
         assert any(all(cell in line for cell in cells) for line in narrow.splitlines()), row
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("name", ["standard", "critic-alone-on-the-last-node-of-the-rack"])
+def test_a_narrow_terminal_breaks_no_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    layouts = {name: STANDARD, "split": SPLIT}
+    before, now = run(tmp_path / "before", layouts=layouts), run(tmp_path / "now", 1.3, layouts=layouts)
+    labels = ["step", "tokens/s/device", "update_critic", "peak memory"]
+    options = [word for label in labels for word in ("--metric", label)]
+    lines = [line.rstrip() for line in invoke("check", now, "--baseline", before, *options).stdout.splitlines()]
+    assert all(len(line) <= max(width, 80) for line in lines)
+    if width == 100 and name == "standard":
+        assert [line.split()[0] for line in lines[2:10]] == ["standard"] * 4 + ["split"] * 4
+        return
+    first = lines.index(name)
+    assert lines[first + 5] == "split"
+    cells = [re.split(r"\s{2,}", line.strip()) for line in lines[first + 1 : first + 5]]
+    assert [(label, result) for label, *_, result in cells] == [
+        *zip(labels, ["regression"] * 3 + ["passed"], strict=True)
+    ]
 
 
 def test_unequal_work_stands_in_every_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
