@@ -5,6 +5,7 @@ import click
 from placebench.commands.completion import complete_runs
 from placebench.commands.console import open_console
 from placebench.commands.options import option, read_share, verbose_option
+from placebench.errors import InterruptedRunError
 from placebench.host.heap import uncollected
 from placebench.host.terminal import say
 
@@ -56,13 +57,17 @@ def report(run: str, min_effect: float | None, with_png: bool) -> None:
     RUN is a folder, a name, the beginning of either, or latest.
     """
     from placebench.commands.runs import find_run
+    from placebench.host.signals import Stopped, raised_signals
     from placebench.report.drawing import start_no_threads
 
     start_no_threads()
-    with uncollected():
-        from placebench.report.build import build_report
+    try:
+        with raised_signals(), uncollected():
+            from placebench.report.build import build_report
 
-        paths = build_report(find_run(run), min_effect, with_png=with_png)
+            paths = build_report(find_run(run), min_effect, with_png=with_png)
+    except Stopped as stopped:
+        raise InterruptedRunError(f"stopped by {stopped} before the report was made", stopped.exit_code) from None
     for path in (paths.html, paths.markdown, paths.summary, paths.trace):
         if path is not None:
             say(path)

@@ -124,12 +124,12 @@ class Forked(Generic[Result]):
 
 @contextlib.contextmanager
 def forked(function: Callable[[Callable[[], Any]], Result]) -> Iterator[Forked[Result]]:
-    """Run a function in a fork of this process, which is killed at the end of the block if it has not ended.
+    """Run a function in a fork of this process, which is killed at the end of the block, or of this process.
 
     Args:
         function: gets a function that waits for what it is sent; what it returns or raises can be pickled.
     """
-    context = get_context("fork")
+    context, before = get_context("fork"), os.getpid()
     here, there = context.Pipe()
     memory = _memory_file()
 
@@ -142,6 +142,10 @@ def forked(function: Callable[[Callable[[], Any]], Result]) -> Iterator[Forked[R
             return pickle.load(stream)
 
     def run() -> None:
+        from placebench.host.child import die_with  # ctypes is then loaded beside the process before
+
+        if not die_with(before):
+            return
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the process before, which ends this one
         here.close()  # so that the end of the process before is the end of what it sends
         try:

@@ -1,5 +1,6 @@
 import errno
 import json
+import multiprocessing
 import os
 import re
 import shlex
@@ -358,3 +359,14 @@ def test_a_report_that_is_stopped_says_that_the_launches_are_done(
         f"placebench: stopped by {number.name} before the report was made: 2 of 2 launches are done; make it with"
         f" placebench report {tmp_path / 'a-run'}\n"
     )
+
+
+def test_a_report_that_is_made_again_ends_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    run_dir = SyntheticRun(rounds=1).write(tmp_path / "a-run")
+    monkeypatch.setattr("placebench.report.build.compare_run", stop)
+    done = invoke("report", str(run_dir))
+    assert (done.exit_code, done.stderr) == (143, "placebench: stopped by SIGTERM before the report was made\n")
+    assert not multiprocessing.active_children()

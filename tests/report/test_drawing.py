@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching import wait_for
 from synthetic_run import SyntheticRun
 
 from placebench.report.build import build_report
@@ -112,6 +113,25 @@ except KeyboardInterrupt:
     print(multiprocessing.active_children())
 """
     assert run(code).stdout.strip() == "[]"
+
+
+def test_no_forked_process_outlives_one_that_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import time
+def wait(receive):
+    open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
+    time.sleep(300)
+with forked(wait):
+    time.sleep(300)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", FORKED + code])
+    try:
+        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    finally:
+        parent.kill()
+        parent.wait()
+    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
+    wait_for(lambda: not status.exists() or "State:\tZ" in status.read_text(), seconds=60)
 
 
 def test_a_process_with_threads_is_not_forked() -> None:
