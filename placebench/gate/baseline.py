@@ -39,6 +39,10 @@ class MeasuredPlacement(_Kept):
     steps: tuple[tuple[tuple[int, float, float], ...], ...] = Field(
         (), description="measured steps of each launch: number, seconds, tokens; none in files of earlier versions"
     )
+    first_steps: tuple[float | None, ...] = Field(
+        (),
+        description="when each launch had done its first step, seconds since 1970; none in files of earlier versions",
+    )
     failures: tuple[str, ...] = Field((), description="why launches are not done")
     set_aside: tuple[str, ...] = Field((), exclude=True, description="damaged launches; of run folders alone")
 
@@ -130,6 +134,7 @@ def _measured(side: RunSide) -> MeasuredPlacement:
         for launch in missing
         if launch.status is not Status.DAMAGED
     ]
+    first_steps = {one.round: one.lines.steps[0].wall for one in side.launches if one.lines.steps}
     damaged = [one.round for one in missing if one.status is Status.DAMAGED]
     # Interleaved launches are paired by their places.
     values = side.launch_values.reindex(sorted({*side.launch_values.index, *damaged}))
@@ -140,6 +145,7 @@ def _measured(side: RunSide) -> MeasuredPlacement:
             {str(key): float(value) for key, value in row.items() if np.isfinite(value)} for _, row in values.iterrows()
         ),
         steps=tuple(_steps(side.steps_by_round.get(int(round_))) for round_ in values.index),
+        first_steps=tuple(first_steps.get(int(round_)) for round_ in values.index),
         failures=tuple(failures),
         set_aside=tuple(f"{one.label}: {one.error}" for one in missing if one.status is Status.DAMAGED),
     )

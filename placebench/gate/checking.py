@@ -13,6 +13,7 @@ from placebench.compare.statistics.estimates import Estimate, Ratio, compare, es
 from placebench.compare.statistics.verdicts import Better, Verdict
 from placebench.errors import BaselineError, LaunchError, PlacebenchError, RegressionError, UsageError
 from placebench.gate.baseline import Baseline, MeasuredPlacement
+from placebench.gate.turns import turns_missed
 from placebench.gate.work import OtherWork, other_work
 from placebench.spec.legible import shown
 from placebench.spec.nested import flatten
@@ -94,6 +95,8 @@ class BaselineCheck:
     """Differences that the user has allowed."""
     set_aside: tuple[str, ...] = ()
     """Damaged launches that are in none of the numbers."""
+    turns: tuple[str, ...] = ()
+    """What speaks against comparing pair by pair, where that is asked for."""
     measured: str | None = None
     """When the baseline was measured; None where there is none."""
     missing: str | None = None
@@ -158,9 +161,12 @@ def check(
         for side, whose, own_name in ((run, "the run", name), (baseline, "the baseline", against or name)):
             failures += _too_little(side.placements[name], own_name, whose, min_launches)
     cases: list[MetricCheck] = []
+    turns: list[str] = []
     if not incomparable:
         sides = [(baseline.placements[name].side(name), run.placements[name].side(name)) for name in shared]
         cases = [_case(metric, *pair, max_regression, paired=paired) for pair in sides for metric in chosen]
+        if paired:
+            turns += turns_missed({name: (baseline.placements[name], run.placements[name]) for name in shared})
     failures += [_not_measured(case) for case in cases if case.outcome is Outcome.NOT_MEASURED]
     if not failures:
         failures += [line for case in cases for line in _too_few(case, min_launches)]
@@ -173,6 +179,7 @@ def check(
         failures=tuple(failures),
         allowed=tuple(text for kind, text in differences if kind in allow),
         set_aside=(*run.set_aside, *baseline.set_aside),
+        turns=tuple(turns),
         measured=baseline.measured,
     )
 
@@ -193,7 +200,7 @@ def join(runs: Sequence[Baseline]) -> Baseline:
             raise BaselineError(f"{first.run} and {other.run} cannot be taken together: {'; '.join(differences)}")
         for name, more in other.placements.items():
             mine = placements[name]
-            parts = ("planned", "launches", "steps", "failures", "set_aside")
+            parts = ("planned", "launches", "steps", "first_steps", "failures", "set_aside")
             both = {part: getattr(mine, part) + getattr(more, part) for part in parts}
             placements[name] = mine.model_copy(update=both)
     return first.model_copy(update={"placements": placements})

@@ -87,7 +87,7 @@ def _add_row(table: Table, case: MetricCheck, *cells: str) -> None:
 def _warnings(check: BaselineCheck) -> list[str]:
     """What must be known beside the numbers, one line each."""
     work = [text for case in check.cases if (text := unequal_work(case))]
-    return [*check.set_aside, *work, *(f"differs, as allowed: {text}" for text in check.allowed)]
+    return [*check.set_aside, *check.turns, *work, *(f"differs, as allowed: {text}" for text in check.allowed)]
 
 
 def title(check: BaselineCheck) -> str:
@@ -184,6 +184,7 @@ def write_json(check: BaselineCheck, path: Path) -> None:
         "failures": list(check.failures),
         "allowed": list(check.allowed),
         "set_aside": list(check.set_aside),
+        "turns": list(check.turns),
         "cases": [_content(case) for case in check.cases],
     }
     write_named(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
@@ -238,6 +239,7 @@ def report_to_github(check: BaselineCheck, environment: Mapping[str, str] = os.e
     lines = [("error", text) for _, text in problems(check)]
     lines += [("error", describe(case)) for case in check.of(Outcome.REGRESSION)]
     lines += [("warning", text) for case in check.of(Outcome.UNDECIDED) if (text := unequal_work(case))]
+    lines += [("warning", text.removeprefix("warning: ")) for text in check.turns]
     lines += [("notice", describe(case)) for case in check.of(Outcome.IMPROVED)]
     return [f"::{level} title=placebench check::{_command_text(text)}" for level, text in lines]
 

@@ -25,6 +25,8 @@ WHOLE_STEP = "step"
 Reading = Annotated[float, Field(ge=-1e18, le=1e18, allow_inf_nan=False)]
 # A century, which no monotonic clock has come to.
 Mono = Annotated[float, Field(ge=-3.2e9, le=3.2e9, allow_inf_nan=False)]
+# Since 1970, up to the year 2100 or so.
+Wall = Annotated[float, Field(ge=0, le=4.2e9, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, le=3.2e9, allow_inf_nan=False)]
 Step = Annotated[int, Field(ge=0, lt=2**31)]
 Bytes = Annotated[float, Field(ge=0, le=2**60, allow_inf_nan=False)]
@@ -45,6 +47,8 @@ class StepLine(_Line):
     """A line of `steps.jsonl`."""
 
     step: Step
+    wall: Wall | None = None
+    """When it ended; None in lines of other programs."""
     metrics: dict[str, float]
     """See `may_be_metric`."""
 

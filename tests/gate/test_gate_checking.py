@@ -213,6 +213,32 @@ def test_pairs_tell_a_slower_machine_from_slower_code() -> None:
     assert outcome(measured(*machine), measured(*same), paired=True).error is None
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ((10, 40, 50), (20, 30, 60), None),  # B A, A B, B A
+        ((10, 20, 30), (40, 50, 60), "did not take turns"),
+        ((10, 30, 70), (20, 40, 50), None),
+        ((10, 30, 50), (20, 60, 40), "did not take turns"),  # one was launched again, after the third pair
+        ((10, 20, 30), (40, None, 60), "is not known"),
+        ((), (), "is not known"),
+    ],
+)
+def test_pairs_that_did_not_take_turns_are_told(
+    before: tuple[float, ...], now: tuple[float | None, ...], told: str | None
+) -> None:
+    sides = []
+    for times in (before, now):
+        side = measured(1.0, 1.01, 0.99)
+        placement = side.placements["standard"].model_copy(update={"first_steps": times})
+        sides.append(side.model_copy(update={"placements": {"standard": placement}}))
+    found = outcome(*sides, paired=True)
+    assert len(found.turns) == (told is not None)
+    assert all(told in line for line in found.turns if told)
+    assert found.error is None
+    assert outcome(*sides).turns == ()
+
+
 def test_a_number_that_no_launch_has_does_not_pass() -> None:
     found = outcome(measured(1.0, 1.0, 1.0), measured(1.0, 1.0, 1.0), metrics=("peak memory",))
     assert isinstance(found.error, LaunchError)

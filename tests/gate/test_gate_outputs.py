@@ -213,3 +213,26 @@ def test_whoever_stops_reading_changes_no_verdict(tmp_path: Path) -> None:
         assert junit.is_file()
     nothing = f"{sys.executable} -m placebench check {now} --baseline {tmp_path / 'none.json'} 2> /dev/full"
     assert subprocess.run(["bash", "-c", nothing], check=False, timeout=60).returncode == 4
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_pairs_of_a_run_that_was_measured_later_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_file: bool
+) -> None:
+    before, now = run(tmp_path / "before"), run(tmp_path / "now")
+    for steps in now.glob("trials/*/steps.jsonl"):
+        lines = [json.loads(line) for line in steps.read_text().splitlines()]
+        steps.write_text("".join(json.dumps(line | {"wall": line["wall"] + 86_400}) + "\n" for line in lines))
+    if is_file:
+        assert invoke("baseline", "save", before, tmp_path / "baseline.json").exit_code == 0
+        before = tmp_path / "baseline.json"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    result = invoke("check", now, "--baseline", before, "--paired", "--json", tmp_path / "gate.json")
+    told = "launches of standard and split did not take turns with the baseline's: they are no pairs for --paired, and"
+    assert result.exit_code == 0, result.stderr
+    assert f"warning: {told}" in " ".join(result.stdout.split())
+    assert f"::warning title=placebench check::{told}" in result.stdout
+    (line,) = json.loads((tmp_path / "gate.json").read_text())["turns"]
+    assert line.startswith(f"warning: {told}")
+    in_turn = invoke("check", f"{now}:split", "--baseline", f"{now}:standard", "--paired")
+    assert "did not take turns" not in in_turn.stdout
