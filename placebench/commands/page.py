@@ -46,7 +46,8 @@ def page_beside(run: Path, port: int) -> Iterator[str]:
 
     check_modules()
     run.parent.mkdir(parents=True, exist_ok=True)
-    serve = [sys.executable, "-m", "placebench", "serve", str(run.parent), "--port", str(port)]
+    place = ["--host", "127.0.0.1", "--port", str(port)]
+    serve = [sys.executable, "-m", "placebench", "serve", str(run.parent), *place]
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             ["nice", "-n", str(_NICE), sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *serve],
@@ -63,7 +64,8 @@ def page_beside(run: Path, port: int) -> Iterator[str]:
                     process.wait()
                     errors.seek(0)
                     said = errors.read().decode(errors="replace").strip().splitlines()
-                    raise UsageError(said[-1].removeprefix("placebench: ") if said else "the live page does not start")
+                    reason = said[-1].removeprefix("placebench: ") if said else "the live page does not start"
+                    raise UsageError(reason.replace(" ".join(place), f"--serve {port}"))
                 yield f"{link}#/{quote(run.name)}"
         finally:
             stop_process(process, _GRACE_S)

@@ -1,6 +1,7 @@
 """The server of the page: its socket, its secret, and its end."""
 
 import asyncio
+import errno
 import os
 import re
 import secrets
@@ -121,6 +122,9 @@ def _listen(host: str, port: int) -> socket.socket:
         family, *_, address = found[0]
         return socket.create_server(address[:2], family=family, backlog=_MOST_CONNECTIONS)
     except (OSError, UnicodeError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES):
+            why = "the port is taken" if error.errno == errno.EADDRINUSE else "this user may not have the port"
+            raise UsageError(f"--host {host} --port {port}: {why}: choose another, or 0 for a free one") from None
         said = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"--host {host} --port {port}: cannot listen there: {said}") from None
 

@@ -26,6 +26,7 @@ from serve_requests import TOKEN
 from synthetic_run import SyntheticRun
 
 from placebench.cli import main
+from placebench.commands.page import page_beside
 from placebench.errors import UsageError
 from placebench.serve import server
 from placebench.serve.guard import Door
@@ -259,6 +260,18 @@ def test_what_cannot_be_served_is_refused(
     assert result.exit_code == 2
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(main, ["serve", ".", "--port", str(port)], prog_name="placebench")
+        told = f"{port}: the port is taken: choose another, or 0 for a free one"
+        assert (result.exit_code, result.stderr) == (2, f"placebench: --host 127.0.0.1 --port {told}\n")
+        with pytest.raises(UsageError) as refused, page_beside(tmp_path / "runs" / "run", port):
+            pass
+        assert str(refused.value) == f"--serve {told}"
 
 
 def test_the_page_says_which_package_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
