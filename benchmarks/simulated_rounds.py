@@ -55,7 +55,7 @@ def until_precise(logs: Floats, auto: AutoRounds) -> Ended:
     for count in range(2, auto.max_rounds + 1):
         before, found = paired_difference(logs[:, : count - 1]), paired_difference(logs[:, :count])
         narrow = np.expm1(2 * before.half_width) <= auto.precision
-        ends = going & ((narrow & (count >= auto.least_rounds)) | (count == auto.max_rounds))
+        ends = going & ((narrow & (count >= auto.rounds_to_be_precise)) | (count == auto.max_rounds))
         covered[ends], wrong[ends], rounds[ends] = covers(found)[ends], errs(found)[ends], count
         going &= ~ends
     return Ended(covered, wrong, rounds)

@@ -61,7 +61,7 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
         "max_time_s",
         type=SECONDS,
         metavar="SECONDS",
-        help="With --rounds auto: after 7 rounds, none that ends later.",
+        help="With --rounds auto: after 2 rounds, none that ends later.",
     ),
     option(
         "--resume",

@@ -20,6 +20,7 @@ from placebench.spec.text import format_seconds, percent
 DEFAULT_ROUNDS, REAL_MODEL_ROUNDS = 3, 4
 PILOT_ROUNDS = 3
 FIRST_LOOK = 6
+_ROUNDS_OF_INTERVAL = 2
 # Finer than any host is quiet; the rounds that a width is expected to take grow without bound towards 0.
 LEAST_PRECISION = 1e-4
 # More than anybody waits for; a plan holds every one of its launches.
@@ -71,7 +72,12 @@ class AutoRounds:
 
     @property
     def least_rounds(self) -> int:
-        """The rounds that are run in any case."""
+        """The rounds that are run in any case: where time may end the run, no more than an interval needs."""
+        return self.rounds_to_be_precise if self.max_time_s is None else min(_ROUNDS_OF_INTERVAL, self.max_rounds)
+
+    @property
+    def rounds_to_be_precise(self) -> int:
+        """The fewest rounds after which the width of the intervals ends the run."""
         return min(FIRST_LOOK + 1, self.max_rounds)
 
     def reason_to_stop(
@@ -90,7 +96,7 @@ class AutoRounds:
             return f"{rounds} rounds, the most that --max-rounds allows: {self._describe(width)}"
         if self.max_time_s is not None and elapsed_s + round_s > self.max_time_s:
             return f"{rounds} rounds; another would pass --max-time: {self._describe(width)}"
-        if rounds >= self.least_rounds and width_before <= self.precision:
+        if rounds >= self.rounds_to_be_precise and width_before <= self.precision:
             return (
                 f"{rounds} rounds, precise enough: the widest headline interval spanned {width_before:.1%} after"
                 f" {rounds - 1} rounds and spans {width:.1%} now, --precision is {self.precision:.1%}"
@@ -104,9 +110,9 @@ class AutoRounds:
     def expected_rounds(self, rounds: int, width: float) -> int:
         """How many rounds it will be, by the width that so many had: a width shrinks with the root of their number."""
         if not math.isfinite(width) or width <= 0:
-            return max(rounds, self.least_rounds)
+            return max(rounds, self.rounds_to_be_precise)
         needed = math.ceil(rounds * (math.log1p(width) / math.log1p(self.precision)) ** 2) + 1
-        return min(max(needed, rounds, self.least_rounds), max(self.max_rounds, rounds))
+        return min(max(needed, rounds, self.rounds_to_be_precise), max(self.max_rounds, rounds))
 
 
 def steps_in_round(auto: AutoRounds | None, number: int, steps: int, left_out: int) -> int:

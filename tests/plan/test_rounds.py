@@ -74,8 +74,14 @@ def test_noise_that_ends_lets_the_run_end(tmp_path: Path) -> None:
 def test_no_round_begins_that_would_pass_the_time(tmp_path: Path) -> None:
     body = TIMED + "timed(1.0 + (launch['round'] % 3) * first)"
     result, said = run(plan(tmp_path, rounds="auto", max_time_s=0.1), body)
-    assert result.done == 14
-    assert "note: 7 rounds; another would pass --max-time" in said
+    assert result.done == 4
+    assert "note: 2 rounds; another would pass --max-time" in said
+
+
+def test_time_that_is_left_makes_no_run_end_sooner(tmp_path: Path) -> None:
+    result, said = run(plan(tmp_path, rounds="auto", max_time_s=1e6), TIMED + "timed(1.0)")
+    assert result.done == 2 * (FIRST_LOOK + 1)
+    assert f"note: {FIRST_LOOK + 1} rounds, precise enough" in said
 
 
 def test_later_launches_have_as_many_steps_as_their_costs_call_for(tmp_path: Path) -> None:
