@@ -41,8 +41,14 @@ class FiniteRange(click.FloatRange):
         try:
             number = float(value)
         except ValueError:
-            self.fail(f"{value!r} is not a number.", param, ctx)
+            self.fail(f"{value!r} is not a {self.name}.", param, ctx)
         return number if _is_in(number, self) else self.fail(_out_of_range(number, self), param, ctx)
+
+
+class SecondsRange(FiniteRange):
+    """A range of seconds, which have no other unit."""
+
+    name = "number of seconds, such as 600"
 
 
 def _is_in(number: float, numbers: WholeRange | FiniteRange) -> bool:

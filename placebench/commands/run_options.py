@@ -12,9 +12,9 @@ from placebench.commands.options import (
     WORKLOAD_KEYS,
     WRONG_OPTIONS,
     FilledPath,
-    FiniteRange,
     LenientOption,
     NearChoice,
+    SecondsRange,
     WholeRange,
     option,
     option_group,
@@ -29,7 +29,7 @@ from placebench.spec.launchers import LAUNCHERS
 if TYPE_CHECKING:
     from placebench.plan.request import RunRequest
 
-SECONDS = FiniteRange(min=0, min_open=True, max=1e8)
+SECONDS = SecondsRange(min=0, min_open=True, max=1e8)
 run_option = partial(click.option, cls=LenientOption)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

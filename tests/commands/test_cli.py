@@ -106,6 +106,7 @@ def write(name: str, text: str) -> str:
         (["run", "--step-timeout", "0"], "'--step-timeout'"),
         (["run", "--step-timeout", "nan"], "'--step-timeout': must be above 0 and at most 100,000,000 (got nan)"),
         (["run", "--time-limit", "inf"], "'--time-limit'"),
+        (["run", "--time-limit", "10m"], "'10m' is not a number of seconds, such as 600"),
         (["run", "--sample-hz", "nan"], "--sample-hz nan: neither 0, for no samples, nor from 0.1 to 50"),
         (["run", "--sample-hz", "-1"], "--sample-hz -1: neither 0, for no samples, nor from 0.1 to 50"),
         (["run", "--sample-hz", "1e-300"], "--sample-hz 1e-300: neither 0, for no samples, nor from 0.1 to 50"),
