@@ -100,6 +100,7 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
         step_model,
         unmeasured_settings,
     )
+    from placebench.predict.known import counted_once
     from placebench.report.predicted import Question
 
     request = read_request({**given, "sources": None, "gpu": None, "price": None})
@@ -115,7 +116,9 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
         notes.append(f"the mini-batch follows --batch-size: {size}; --mini-batch-size sets another")
     if devices[0].kind == "cpu" or workload is None:
         notes.append("the predictions compared with runs are of placebench's own job on GPUs; here they may err more")
-    steps = step_model(files, workload, devices)
+    distinct = counted_once(files)
+    notes += _counted_once(files, distinct)
+    steps = step_model(distinct, workload, devices)
     deciding = deciding_run(workload, devices, files, names_devices=given.get("devices") is not None)
     question = Question(tuple(file.source for file in files), workload, devices, tuple(notes), deciding)
     return AskedPrediction(files, workload, devices, steps, is_shipped, question)
@@ -125,7 +128,7 @@ def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[Calibrat
     """The calibrations that are named, else the one shipped for a GPU; and whether it is that."""
     from placebench.commands.runs import find_run
     from placebench.predict.asking import known_gpu
-    from placebench.predict.known import shipped_calibrations
+    from placebench.predict.known import counted_once, shipped_calibrations
     from placebench.report.calibrations import load_calibration
 
     shipped = shipped_calibrations()
@@ -153,8 +156,9 @@ def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[Calibrat
         for word in words
     )
     for place, word in enumerate(words):
-        if files[place] in files[:place]:
-            same = words[files.index(files[place])]
+        for same, file in zip(words[:place], files[:place], strict=True):
+            if all(one.cases for one in counted_once((file, files[place]))):
+                continue
             what = (
                 "is given twice: name it once" if same == word else f"has the measurements of {same}: name one of them"
             )
@@ -191,6 +195,18 @@ def _notes(files: "Sequence[CalibrationFile]", devices: "Sequence[Device]", *, i
     if devices[0].kind == "gpu" and node > max(_USUAL_NODE, *(file.device_count // file.nodes for file in files)):
         notes.append(f"{node} GPUs are taken to be on the links of one node; gpu:8x2 would be two nodes of eight")
     return notes
+
+
+def _counted_once(files: "Sequence[CalibrationFile]", distinct: "Sequence[CalibrationFile]") -> "Iterator[str]":
+    """Of calibrations that have the same launches, those of whose measurements some are not counted."""
+    from placebench.predict.known import counted_once
+
+    for file, left in zip(files, distinct, strict=True):
+        if (more := len(file.cases) - len(left.cases)) > 0:
+            pairs = ((one, counted_once((file, one))) for one in files if one is not file)
+            others = listing(one.source for one, pair in pairs if pair != (file, one))
+            are = "is" if more == 1 else "are"
+            yield f"{more} of {len(file.cases)} measurements of {file.source} {are} those of {others}, and count once"
 
 
 def _on_memory(device: "Device") -> "Iterator[str]":

@@ -7,7 +7,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from placebench.errors import UsageError
-from placebench.record.calibration_file import CalibrationFile, read_calibration
+from placebench.record.calibration_file import CalibrationFile, MeasuredCase, read_calibration
 from placebench.record.folder import RunFolder
 from placebench.spec.devices import DESCRIBED_GPU, Device
 
@@ -23,8 +23,43 @@ def shipped_calibrations() -> Mapping[str, CalibrationFile]:
 
 
 def is_shipped(file: CalibrationFile) -> bool:
-    """Whether a calibration is one of those that are shipped, whatever file it was read from."""
-    return any(file.device == one.device and file.cases == one.cases for one in shipped_calibrations().values())
+    """Whether a calibration is one of those that are shipped, or some cases of it, whatever file it was read from."""
+    return any(
+        (file.device, file.source) == (one.device, one.source) and all(case in one.cases for case in file.cases)
+        for one in shipped_calibrations().values()
+    )
+
+
+def counted_once(files: Sequence[CalibrationFile]) -> tuple[CalibrationFile, ...]:
+    """Calibrations without what others of them have too, as when what is shipped was made of a run that is named.
+
+    Of the same launches those of a run are kept, which tell of a host, before what is shipped; then the most launches.
+    A file of which nothing is left has no cases.
+    """
+    cases = [(place, case) for place, file in enumerate(files) for case in file.cases]
+    shipped = [is_shipped(file) for file in files]
+    cases.sort(key=lambda one: (shipped[one[0]], one[1].step_s is None, -one[1].launches))
+    kept: list[tuple[int, MeasuredCase]] = []
+    for place, case in cases:
+        if not any(place != other and _same_launches(files[place], case, files[other], one) for other, one in kept):
+            kept.append((place, case))
+    return tuple(
+        file.model_copy(update={"cases": tuple(case for case in file.cases if (place, case) in kept)})
+        for place, file in enumerate(files)
+    )
+
+
+def _same_launches(file: CalibrationFile, case: MeasuredCase, other_file: CalibrationFile, other: MeasuredCase) -> bool:
+    """Whether two cases are of the same launches, or one of some of the other's."""
+    if (file.device, case.name, case.workload) != (other_file.device, other.name, other.workload):
+        return False
+    # A copy may have kernels alone, and a run that went on more rounds than a calibration that was written before.
+    rounds, others = case.round_steps.items(), other.round_steps.items()
+    return _phase_times(case) == _phase_times(other) or bool(rounds & others)
+
+
+def _phase_times(case: MeasuredCase) -> list[tuple[str, int, float]]:
+    return [(phase.name, phase.devices, phase.seconds) for phase in case.phases]
 
 
 @dataclass(frozen=True)

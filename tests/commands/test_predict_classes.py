@@ -8,7 +8,9 @@ from pages import ROOT
 from predicting import REFERENCE, WORKLOAD, invoke, predicted
 from synthetic_run import SyntheticRun
 
+from placebench.predict.known import shipped_calibrations
 from placebench.record.folder import Status
+from placebench.report.calibrations import load_calibration
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +80,43 @@ def test_engines_of_several_devices_are_quicker_and_a_class_of_their_own() -> No
     # Of a token step of a 7B model on H200s AIConfigurator's tables say 0.63 and 0.47 times as long.
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[1] / seconds[0] == pytest.approx(0.72, abs=0.12)
+
+
+def test_launches_that_two_calibrations_have_count_once() -> None:
+    """What is shipped for the H200 was made of this run, among others."""
+    run = REFERENCE / "ppo-7b"
+    words = ("--placements", "standard,split", "--json", "out.json")
+    both = predicted("--from", f"{run},h200", *words)
+    assert "3 of 51 measurements of h200 are those of 4x-h200/ppo-7b, and count once" in both.notes
+    own = load_calibration(run)
+    shipped = shipped_calibrations()["h200"]
+    rest = tuple(case for case in shipped.cases if case not in own.cases)
+    shipped.model_copy(update={"cases": rest}).write(Path("rest.json"))
+    once = predicted("--from", f"{run},rest.json", *words)
+    keys = ("step_s", "low_s", "high_s", "prediction_class")
+    for one, other in zip(both.placements, once.placements, strict=True):
+        assert [getattr(one, key) for key in keys] == [getattr(other, key) for key in keys]
+    (alone,) = predicted("--from", f"h200,{run}", "--placements", "standard").placements
+    assert alone.prediction_class == "other model"
+
+
+def test_the_same_run_by_another_path_is_refused() -> None:
+    run = REFERENCE / "ppo-7b"
+    result = invoke("--from", f"{run},{run}/../ppo-7b", "--placements", "standard")
+    assert (result.exit_code, "has the measurements of" in result.output) == (2, True), result.output
+    # A calibration that was written before the run went on.
+    folder = SyntheticRun(rounds=2, workload=WORKLOAD, pace=lambda number, _: 1 + number / 10).write(Path("a/run"))
+    first = load_calibration(folder)
+    earlier = [
+        case.model_copy(update={"launches": 1, "launch_sd": None, "round_steps": {1: case.round_steps[1]}})
+        for case in first.cases
+    ]
+    shorter = [
+        case.model_copy(
+            update={"phases": tuple(one.model_copy(update={"seconds": one.seconds * 1.1}) for one in case.phases)}
+        )
+        for case in earlier
+    ]
+    first.model_copy(update={"cases": tuple(shorter)}).write(Path("earlier.json"))
+    result = invoke("--from", f"earlier.json,{folder}", "--placements", "standard")
+    assert (result.exit_code, "has the measurements of earlier.json" in result.output) == (2, True), result.output
