@@ -55,7 +55,7 @@ def predict(
     Each with its interval, its class, and how cases of this class that were held out have erred. Neither torch, ray
     nor a GPU is needed.
     """
-    from placebench.predict.asking import explain_lookups
+    from placebench.predict.asking import explain_lookups, uncounted_log_probs
     from placebench.predict.prediction import predict as predict_steps
     from placebench.report.predicted import prediction_file, print_predictions, write_predictions
 
@@ -73,7 +73,8 @@ def predict(
             asked.steps, [one for _, one in placements], elsewhere=asked.elsewhere, price=given.get("price")
         )
     deciding = replace(asked.question.deciding, spelled={one.name: word for word, one in placements})
-    question = replace(asked.question, deciding=deciding, notes=(*asked.question.notes, *left_out))
+    log_probs = uncounted_log_probs(asked.steps, [one for _, one in placements])
+    question = replace(asked.question, deciding=deciding, notes=(*asked.question.notes, *log_probs, *left_out))
     print_predictions(found, question, open_console(), verbose=verbose)
     if json_path is not None:
         with writing("--json", json_path):

@@ -71,7 +71,7 @@ def search(
     ray nor a GPU is needed.
     """
     from placebench.plan.catalogue import look_up
-    from placebench.predict.asking import explain_lookups
+    from placebench.predict.asking import explain_lookups, uncounted_log_probs
     from placebench.predict.finding import find_placements
     from placebench.record.folder import write_output
     from placebench.report.found import print_found, search_file
@@ -105,7 +105,9 @@ def search(
                 write_output(write / name, text)
     spelled = {name: str((write or Path("DIR")) / name) for name in found.files}
     deciding = replace(asked.question.deciding, spelled=spelled, is_unwritten=write is None)
-    question = replace(asked.question, deciding=deciding)
+    found_placements = [one.placement for group in found.groups for one in group.predictions.placements]
+    log_probs = uncounted_log_probs(asked.steps, found_placements)
+    question = replace(asked.question, deciding=deciding, notes=(*asked.question.notes, *log_probs))
     print_found(found, question, open_console())
     if json_path is not None:
         with writing("--json", json_path):

@@ -8,11 +8,12 @@ from placebench.errors import UsageError
 from placebench.predict.peaks import device_peak, device_peaks, known_peak, sizes_of
 from placebench.predict.phases import PhaseModel, tells_devices
 from placebench.predict.step import StepModel
-from placebench.record.calibration_file import CalibrationFile
+from placebench.record.calibration_file import CalibrationFile, MeasuredCase
 from placebench.spec.devices import Device, devices_per_node, parse_devices
 from placebench.spec.legible import shown
 from placebench.spec.nested import flatten, merge
 from placebench.spec.phases import PHASE
+from placebench.spec.placement import Placement
 from placebench.spec.shapes import job_shapes, too_long
 from placebench.spec.text import listing
 from placebench.spec.words import parse_placement
@@ -26,6 +27,7 @@ _OF_LAUNCH = ("steps", "warmup_steps", "trace_kernels")
 # Settings by which all times become others, and those by which a phase does what no part of it tells.
 _OF_KIND = ("precision", "rollout.backend")
 _OF_SPEED = ("torch_compile", "rollout.cuda_graphs")
+_LOG_PROBS = "rollout.log_probs"
 
 
 @contextmanager
@@ -168,6 +170,33 @@ def unmeasured_settings(files: Sequence[CalibrationFile], workload: Workload | N
     """Settings that were measured otherwise, and whose times are taken to be those of what was measured."""
     for key, asked, measured in _unmeasured(files, workload, _OF_SPEED) if workload else ():
         yield f"{key} {asked} was not measured: times are those of {measured}"
+
+
+def uncounted_log_probs(model: StepModel, placements: Sequence[Placement]) -> Iterator[str]:
+    """Says where engines are to tell log-probabilities in every step, and launches of this work never did."""
+    workload = model.phases.workload
+    # Torch's decoding computes them in any case.
+    if workload is None or workload.rollout.backend != "vllm":
+        return
+    always = workload.rollout.log_probs == "always"
+    stale = any(one.staleness for one in placements)
+    launches = [case for file in model.phases.calibrations for case in file.cases if case.workload and case.step_s]
+    # Versions whose engines told them in every step had no such key.
+    told = [case for case in launches if _tells_log_probs(case)]
+    if not (always or stale) or len(told) == len(launches) or any(map(model.phases.is_same, told)):
+        return
+    what = f"{_LOG_PROBS} always" if always else "engines that tell log-probabilities, as with a staleness"
+    counted = "counted in part alone" if told else "not counted"
+    yield f"{what}: not measured of this work, and the time that it adds to generation is {counted}"
+
+
+def _tells_log_probs(case: MeasuredCase) -> bool:
+    if flatten(case.workload).get(_LOG_PROBS, "always") == "always":
+        return True
+    try:
+        return parse_placement(case.name, None).staleness > 0
+    except UsageError:  # of a file it is not known
+        return False
 
 
 def _unmeasured(

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from layouts import SPLIT, STANDARD
 from pages import ROOT
 from predicting import REFERENCE, WORKLOAD, invoke, predicted
 from synthetic_run import SyntheticRun
 
+from placebench.cli import main
 from placebench.predict.known import shipped_calibrations
 from placebench.record.folder import Status
 from placebench.report.calibrations import load_calibration
@@ -120,3 +122,28 @@ def test_the_same_run_by_another_path_is_refused() -> None:
     first.model_copy(update={"cases": tuple(shorter)}).write(Path("earlier.json"))
     result = invoke("--from", f"earlier.json,{folder}", "--placements", "standard")
     assert (result.exit_code, "has the measurements of earlier.json" in result.output) == (2, True), result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "counted"),
+    [
+        (("--gpu", "H100", "--set", "rollout.log_probs=always", "--devices", "gpu:1"), "not counted"),
+        (("--gpu", "H200", "--set", "rollout.log_probs=always"), "counted in part alone"),
+        (("--from", REFERENCE / "ppo-7b", "--placements", "standard/staleness=1"), "not counted"),
+        (("--gpu", "H200", "--batch-size", "264", "--placements", "standard/staleness=1"), None),
+        (("--from", REFERENCE / "ppo-7b", "--placements", "standard"), None),
+    ],
+)
+def test_log_probabilities_of_engines_that_no_launch_told_are_said_not_to_count(
+    words: tuple[object, ...], counted: str | None
+) -> None:
+    """What the shipped H200 calibration has of 264 sequences was run with a staleness, too."""
+    said = [note for note in predicted(*words).notes if "the time that it adds to generation is" in note]
+    assert [note.partition("generation is ")[2] for note in said] == ([counted] if counted else [])
+
+
+def test_a_search_says_that_log_probabilities_of_engines_do_not_count() -> None:
+    words = ["search", "--from", str(REFERENCE / "ppo-7b"), "--max-staleness", "1"]
+    said = CliRunner().invoke(main, words).output
+    assert "adds to generation is not counted" in " ".join(said.split())
+    assert "adds to generation" not in " ".join(CliRunner().invoke(main, words[:3]).output.split())
