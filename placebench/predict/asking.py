@@ -9,12 +9,14 @@ from placebench.predict.peaks import device_peak, device_peaks, known_peak, size
 from placebench.predict.phases import PhaseModel, tells_devices
 from placebench.predict.step import StepModel
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase
+from placebench.spec.check import Facts, collect
 from placebench.spec.devices import Device, devices_per_node, parse_devices
 from placebench.spec.legible import shown
+from placebench.spec.model_checks import MODEL_CHECKS
 from placebench.spec.nested import flatten, merge
 from placebench.spec.phases import PHASE
 from placebench.spec.placement import Placement
-from placebench.spec.shapes import job_shapes, too_long
+from placebench.spec.shapes import job_shapes
 from placebench.spec.text import listing
 from placebench.spec.words import parse_placement
 from placebench.spec.workload import MOST_SEQUENCES, Workload
@@ -146,8 +148,8 @@ def asked_workload(
         rest = {key: value for key, value in base.get("batch", {}).items() if key != "group_size"}
         base = {**base, "algorithm": {}, "batch": rest}
     workload = build_workload(merge(base, asked), origin)
-    reasons = [line for key in ("model", "critic_model", "reward_model") for line in too_long(key, workload)]
-    if reasons := [*dict.fromkeys(reasons), *_of_other_kind(files, workload)]:
+    unusable = collect(MODEL_CHECKS, Facts(workload=workload)).lines
+    if reasons := [*unusable, *_of_other_kind(files, workload)]:
         raise UsageError(*reasons)
     return workload
 
