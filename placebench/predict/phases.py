@@ -2,25 +2,28 @@
 
 In this order: what was measured of the same work on as many devices; of the same work on other numbers, by what its
 kernels and the rest of it take, or without a trace of kernels and with several numbers measured by a + b/n (Amdahl
-1967), fitted with neither a nor b below 0; else by the parts of `predict.parts`, scaled to all that was measured.
+1967), fitted with neither a nor b below 0; else by the parts of `predict.parts`, scaled to all that was measured, and
+corrected by what was measured of nearly the same work on as many devices (`predict.nearby`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from math import inf, isnan, nan
+from math import inf, isnan, log, nan
 from typing import Any
 
 import numpy as np
 
+from placebench.predict.amdahl import amdahl_seconds
 from placebench.predict.estimating import Observation, estimate_factors
 from placebench.predict.gaps import StepGaps, step_gaps
 from placebench.predict.kernels import engine_kernels
 from placebench.predict.memory.engine import engine_room
+from placebench.predict.nearby import Neighbor, correction, distance
 from placebench.predict.parts import CPU_SPREAD, Array, PhaseParts, factors_of, parts_of, split
 from placebench.predict.peaks import DevicePeak, cpu_peak, device_peak
-from placebench.predict.work import counted, phase_shape, phase_work, workload_of_case
+from placebench.predict.work import RankWork, counted, phase_shape, phase_work, workload_of_case
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
 from placebench.spec.devices import Device
 from placebench.spec.phases import GEN, HAND_OVER, PHASE, Activity
@@ -71,16 +74,18 @@ class _Measured:
     """A phase of a calibration, with the work it did."""
 
     phase: MeasuredPhase
-    parts: PhaseParts | None
+    work: RankWork | None
     """None where that is not known."""
+    parts: PhaseParts | None
+    """Those of the work, likewise."""
     is_same: bool
     """Whether it is the work that is asked for."""
     is_of_launch: bool
     """Whether it was part of a launch's steps; else a benchmark's."""
+    is_of_device: bool
+    """Whether it ran on devices like those that are asked about."""
     crosses: bool
     """Whether its devices were of several nodes."""
-    shape: ModelShape | None
-    """Of the model that it computed with; None where that is not known."""
 
 
 @dataclass
@@ -179,23 +184,35 @@ class PhaseModel:
         is_traced = any(one.phase.kernel_s is not None for one in alike)
         sizes = {one.phase.devices for one in alike}
         if not is_traced and len(sizes) > 1:
-            return _amdahl([(one.phase.devices, one.phase.seconds) for one in alike], devices)
-        if (parts := self._parts(name, devices, nodes, shared_by)) is None:
+            return _amdahl(alike, devices)
+        if (work := self._work(name, devices, nodes, shared_by)) is None:
             if not same:
                 raise LookupError(name)
-            return _amdahl([(one.phase.devices, one.phase.seconds) for one in alike or same], devices)
+            return _amdahl(alike or same, devices)
+        parts = self._parts_of(work)
         found = split(parts, self._scaled(name, of_same=bool(same)))
-        basis = Basis.SCALED if same else Basis.MODELLED
-        return PhaseSeconds(found.kernels, found.exposed, found.host, found.total, basis)
+        by, basis = (1.0, Basis.SCALED) if same else (self._correction(name, work, parts.names), Basis.MODELLED)
+        return PhaseSeconds(by * found.kernels, by * found.exposed, by * found.host, by * found.total, basis)
+
+    def _correction(self, name: str, work: RankWork, names: tuple[str, ...]) -> float:
+        """What launches of nearly this work say of what the formulas give."""
+        factors = self._scaled(name, of_same=False)
+        return correction(
+            Neighbor(apart, log(one.phase.seconds / total))
+            for one in self._measured(name)
+            if one.is_of_launch and one.is_of_device and one.work and one.parts and one.phase.seconds > 0
+            if (apart := distance(work, one.work)) < inf
+            if one.parts.names == names and (total := split(one.parts, factors).total) > 0
+        )
 
     def host_share(self, phase_name: str, devices: int, *, nodes: int | None = None, tensor_parallel: int = 1) -> float:
         """Share of a phase with nothing on the devices: as traced, else by its parts; NaN where nothing tells them."""
         found = self.seconds(phase_name, devices, nodes=nodes, tensor_parallel=tensor_parallel)
         host, total = found.host, found.total
         key = self._key(phase_name, devices, nodes, tensor_parallel)
-        if isnan(host) and (parts := self._parts(*key)) is not None:
+        if isnan(host) and (work := self._work(*key)) is not None:
             is_same = any(one.is_same for one in self._measured(phase_name))
-            modelled = split(parts, self._scaled(phase_name, of_same=is_same))
+            modelled = split(self._parts_of(work), self._scaled(phase_name, of_same=is_same))
             host, total = modelled.host, modelled.total
         return float(host / total) if total else 0.0
 
@@ -226,11 +243,11 @@ class PhaseModel:
                     one.phase.seconds if one.is_of_launch or not has_launches else None,
                     one.phase.kernel_s,
                     one.phase.collective_s,
-                    one.shape == shape,
+                    one.work.shape == shape,
                 )
                 for one in known
                 # What a function judged has other parts than what a model judges.
-                if one.parts is not None and one.parts.names == tuple(beliefs) and one.phase.seconds > 0
+                if one.work and one.parts and one.parts.names == tuple(beliefs) and one.phase.seconds > 0
             ]
             spread = 0.0 if self.is_gpu else CPU_SPREAD
             self._factors[key] = estimate_factors(beliefs, observations, spread)
@@ -248,18 +265,19 @@ class PhaseModel:
         found: dict[str, list[_Measured]] = {}
         for file in self.calibrations:
             peak = device_peak(file.device) if file.kind == "gpu" else cpu_peak(file.device_cores)
+            is_of_device = self._is_of_device(file)
             for case in file.cases:
                 # A benchmark's time is no launch's, though the work was the same.
-                is_same = self.is_same(case) and case.step_s is not None and self._is_of_device(file)
+                is_same = self.is_same(case) and case.step_s is not None and is_of_device
                 workload = workload_of_case(case)
                 for phase in case.phases:
                     if phase.name in PHASE and tells_devices(case, phase):
                         nodes = file.nodes if phase.devices > file.device_count // file.nodes else 1
-                        parts = _parts_of_case(case, phase, nodes, workload, peak, file)
-                        shape = phase_shape(PHASE[phase.name], case.models) if case.models else None
-                        found.setdefault(phase.name, []).append(
-                            _Measured(phase, parts, is_same, case.step_s is not None, nodes > 1, shape)
-                        )
+                        work = _work_of_case(case, phase, nodes, workload, file) if peak else None
+                        parts = _parts_of_case(case, phase, work, peak, file) if work and peak else None
+                        is_of_launch, crosses = case.step_s is not None, nodes > 1
+                        one = _Measured(phase, work, parts, is_same, is_of_launch, is_of_device, crosses)
+                        found.setdefault(phase.name, []).append(one)
         return found
 
     def _is_of_device(self, file: CalibrationFile) -> bool:
@@ -299,11 +317,11 @@ class PhaseModel:
             found[0 if self.is_same(case) else 1].append(case)
         return found
 
-    def _parts(self, name: str, devices: int, nodes: int, shared_by: int) -> PhaseParts | None:
+    def _work(self, name: str, devices: int, nodes: int, shared_by: int) -> RankWork | None:
+        """What a phase has to do; None where that is not known, or not what its devices can do at best."""
         if self.peak is None or self.shapes is None or self.workload is None:
             return None
-        engine = engine_kernels(self.shapes.actor, self.device.name, self.peak, shared_by)
-        work = phase_work(
+        return phase_work(
             name,
             self.workload,
             self.shapes,
@@ -313,7 +331,12 @@ class PhaseModel:
             counts=self.counts,
             at_once=_room(name, self.workload, self.shapes, devices, shared_by, self.device.memory_bytes),
         )
-        return parts_of(work, self.peak, engine, is_function=self._is_function(name))
+
+    def _parts_of(self, work: RankWork) -> PhaseParts:
+        assert self.shapes is not None
+        assert self.peak is not None
+        engine = engine_kernels(self.shapes.actor, self.device.name, self.peak, work.shared_by)
+        return parts_of(work, self.peak, engine, is_function=self._is_function(work.phase.name))
 
 
 def tells_devices(case: MeasuredCase, phase: MeasuredPhase) -> bool:
@@ -326,18 +349,13 @@ def _engine_size(phase: MeasuredPhase) -> int:
     return phase.tensor_parallel if phase.name == GEN else 1
 
 
-def _parts_of_case(
-    case: MeasuredCase,
-    phase: MeasuredPhase,
-    nodes: int,
-    workload: Workload | None,
-    peak: DevicePeak | None,
-    file: CalibrationFile,
-) -> PhaseParts | None:
-    if workload is None or case.models is None or peak is None:
+def _work_of_case(
+    case: MeasuredCase, phase: MeasuredPhase, nodes: int, workload: Workload | None, file: CalibrationFile
+) -> RankWork | None:
+    if workload is None or case.models is None:
         return None
     shared_by = _engine_size(phase)
-    work = phase_work(
+    return phase_work(
         phase.name,
         workload,
         case.models,
@@ -347,8 +365,14 @@ def _parts_of_case(
         counts=case.counts,
         at_once=_room(phase.name, workload, case.models, phase.devices, shared_by, file.device_bytes),
     )
+
+
+def _parts_of_case(
+    case: MeasuredCase, phase: MeasuredPhase, work: RankWork, peak: DevicePeak, file: CalibrationFile
+) -> PhaseParts:
+    assert case.models is not None
     is_function = phase.name == "reward" and case.models.reward is None
-    engine = engine_kernels(case.models.actor, file.device, peak, shared_by)
+    engine = engine_kernels(case.models.actor, file.device, peak, _engine_size(phase))
     return parts_of(work, peak, engine, is_function=is_function)
 
 
@@ -371,21 +395,6 @@ def _mean(phases: Sequence[MeasuredPhase]) -> PhaseSeconds:
     return PhaseSeconds(min(kernels, total), min(exposed, total), host, total, Basis.MEASURED)
 
 
-def _amdahl(times: Sequence[tuple[int, float]], devices: int) -> PhaseSeconds:
-    """Seconds a + b/n on n devices; with one number of devices measured b/n, as if the work were divided perfectly."""
-    by_count: dict[int, list[float]] = {}
-    for count, seconds in times:
-        by_count.setdefault(count, []).append(seconds)
-    means = {count: float(np.mean(found)) for count, found in by_count.items()}
-    if 0 in means:
-        fixed, divided = means[0], 0.0
-    elif len(means) == 1:
-        ((count, seconds),) = means.items()
-        fixed, divided = 0.0, seconds * count
-    else:
-        from scipy.optimize import nnls
-
-        counts = np.array(list(means), dtype=np.float64)
-        (fixed, divided), _ = nnls(np.column_stack([np.ones_like(counts), 1 / counts]), list(means.values()))
-    total = float(fixed + (divided / devices if devices else 0.0))
+def _amdahl(phases: Sequence[_Measured], devices: int) -> PhaseSeconds:
+    total = amdahl_seconds([(one.phase.devices, one.phase.seconds) for one in phases], devices)
     return PhaseSeconds(nan, nan, nan, total, Basis.SCALED)

@@ -55,6 +55,8 @@ class RankWork:
     """Those of the tokens that are of responses."""
     micro_batches: float
     """Of a rank, over all passes."""
+    micro_batch_tokens: int
+    """That one of them may have."""
     updates: float
     """Optimizer steps."""
     prompt: float
@@ -136,6 +138,7 @@ def phase_work(
         length=length,
         responses=tokens * response / (prompt + response),
         micro_batches=micro_batch_count(workload, in_update, prompt + response) * steps * trained,
+        micro_batch_tokens=batch.micro_batch_tokens,
         updates=steps * trained if phase.trains else 0,
         prompt=prompt,
         prompts=sequences * prompt / batch.group_size,

@@ -147,3 +147,13 @@ def test_a_search_says_that_log_probabilities_of_engines_do_not_count() -> None:
     said = CliRunner().invoke(main, words).output
     assert "adds to generation is not counted" in " ".join(said.split())
     assert "adds to generation" not in " ".join(CliRunner().invoke(main, words[:3]).output.split())
+
+
+def test_a_little_more_work_does_not_take_less_time_because_it_was_not_measured() -> None:
+    run = REFERENCE / "ppo-7b-traced"
+    sizes = (64, 72, 80, 88, 96)
+    steps = [predicted("--from", run, "--placements", "standard", "--batch-size", size).placements[0] for size in sizes]
+    gen = [next(phase.total_s for phase in one.phases if phase.name == "gen") for one in steps]
+    assert gen == sorted(gen)
+    assert [one.step_s for one in steps] == sorted(one.step_s for one in steps)
+    assert gen[1] / gen[0] < 72 / 64
