@@ -18,7 +18,7 @@ _MAX_DESCRIBED = 4096
 # So many nodes that are alike are told one by one.
 _FEW_NODES = 3
 _SPEC = re.compile(
-    r"(?P<kind>cpu|gpu)(:(?P<count>[1-9][0-9]{0,5})(x(?P<nodes>[1-9][0-9]{0,5}))?(@(?P<gib>[1-9][0-9]{0,5})GiB)?)?"
+    r"(?P<kind>cpu|gpu)(:(?P<count>[1-9][0-9]{0,17})(x(?P<nodes>[1-9][0-9]{0,17}))?(@(?P<gib>[1-9][0-9]{0,5})GiB)?)?"
 )
 
 DESCRIBED_GPU = "GPU"
@@ -89,10 +89,11 @@ def parse_devices(text: str, origin: str = "--devices") -> DeviceSpec:
     count, nodes, gib = (None if match[name] is None else int(match[name]) for name in ("count", "nodes", "gib"))
     memory = None if gib is None else gib << 30
     spec = DeviceSpec("cpu" if match["kind"] == "cpu" else "gpu", count, nodes, memory)
-    if spec.is_described and (spec.count or 0) * (spec.nodes or 1) > _MAX_DESCRIBED:
-        raise UsageError(f"{origin} {text.strip()}: describe at most {_MAX_DESCRIBED} devices")
     if spec.kind == "cpu" and (spec.count or 0) > MAX_CPU_DEVICES:
         raise UsageError(f"{origin} {text.strip()}: at most {MAX_CPU_DEVICES} CPU devices; write a smaller number")
+    # Without nodes, too: predictions take gpu:N for a description.
+    if (spec.count or 0) * (spec.nodes or 1) > _MAX_DESCRIBED:
+        raise UsageError(f"{origin} {text.strip()}: at most {_MAX_DESCRIBED} devices; write a smaller number")
     return spec
 
 

@@ -124,3 +124,16 @@ def test_any_number_in_a_models_config_is_planned_or_refused(tmp_path: Path, num
         check(
             ["run", "--dry-run", "--devices", "cpu:2", f"--model={tmp_path}", "--rollout=torch"], str(tmp_path), "model"
         )
+
+
+@pytest.mark.parametrize("devices", ["gpu:4097", "gpu:999999", "gpu:1000000", "gpu:8x1000"])
+@pytest.mark.parametrize(
+    "words",
+    [("search", "--gpu", "H200"), ("predict", "--gpu", "H200", "--placements", "standard"), ("run", "--dry-run")],
+)
+def test_more_devices_than_make_sense_are_refused_before_anything_is_worked_out(
+    words: tuple[str, ...], devices: str
+) -> None:
+    result = CliRunner().invoke(main, [*words, "--devices", devices], prog_name="placebench")
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f"devices {devices}: at most 4096 devices; write a smaller number\n")
