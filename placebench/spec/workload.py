@@ -334,9 +334,8 @@ def keys_below(key: str) -> set[str]:
 def step_text(workload: Workload) -> str:
     """What a step is, for people: `ppo, 256 sequences of up to 512 + 512 tokens, 2 mini-batches × 1 epoch`."""
     batch, epochs = workload.batch, workload.algorithm.epochs
-    groups = (
-        f" ({batch.size // batch.group_size} prompts × {batch.group_size} responses)" if batch.group_size > 1 else ""
-    )
+    prompts = plural(batch.size // batch.group_size, "prompt")
+    groups = f" ({prompts} × {batch.group_size} responses)" if batch.group_size > 1 else ""
     return (
         f"{workload.algorithm.name}, {plural(batch.size, 'sequence')}{groups} of up to"
         f" {batch.max_prompt_length} + {batch.max_response_length} tokens,"

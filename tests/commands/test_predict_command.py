@@ -345,6 +345,8 @@ def test_the_answer_says_which_job_it_is_of_and_what_decides_it() -> None:
         "qwen2.5-1.5b, grpo, 128 sequences (32 prompts × 4 responses) of up to 512 + 512 tokens, 2 mini-batches ×"
         " 1 epoch; on 4 × NVIDIA H200"
     )
+    one_prompt = predicted("--from", REFERENCE / "grpo", "--placements", "standard", "--set", "batch.group_size=128")
+    assert "128 sequences (1 prompt × 128 responses)" in one_prompt.job
     assert content.workload is not None
     assert content.workload["batch"]["size"] == 128
     assert any(one.is_tied for one in content.placements)
