@@ -155,6 +155,9 @@ def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[Calibrat
         else load_calibration(path if (path := Path(word)).is_file() else find_run(word))
         for word in words
     )
+    if other := next((place for place, file in enumerate(files) if file.kind != files[0].kind), None):
+        kinds = f"{words[0]} is of {files[0].kind} devices and {words[other]} of {files[other].kind} devices"
+        raise UsageError(f"--from {shown(sources)}: {kinds}, which tell nothing of each other: name those of one kind")
     for place, word in enumerate(words):
         for same, file in zip(words[:place], files[:place], strict=True):
             if all(one.cases for one in counted_once((file, files[place]))):

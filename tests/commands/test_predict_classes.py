@@ -149,6 +149,16 @@ def test_a_search_says_that_log_probabilities_of_engines_do_not_count() -> None:
     assert "adds to generation" not in " ".join(CliRunner().invoke(main, words[:3]).output.split())
 
 
+def test_calibrations_of_cpu_devices_and_of_gpus_are_not_taken_together() -> None:
+    SyntheticRun(rounds=1, workload=WORKLOAD).write(Path("runs/20260101T000000Z-a"))
+    kinds = {"latest,h200": "latest is of cpu devices and h200 of gpu", "h200,latest": "h200 is of gpu devices"}
+    for sources, said in kinds.items():
+        result = invoke("--from", sources, "--placements", "standard")
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"placebench: --from '{sources}': {said}")
+        assert result.stderr.endswith("which tell nothing of each other: name those of one kind\n")
+
+
 def test_a_little_more_work_does_not_take_less_time_because_it_was_not_measured() -> None:
     run = REFERENCE / "ppo-7b-traced"
     sizes = (64, 72, 80, 88, 96)
