@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pages import ROOT, commands
 from synthetic_run import SyntheticRun
 
 from placebench.cli import main
+from placebench.predict.interval import PredictionClass, class_error
 from placebench.spec.text import quantity
 
 TEXT = (ROOT / "docs" / "prediction.md").read_text(encoding="utf-8")
@@ -30,6 +32,13 @@ def test_a_command_of_the_page_runs(command: str) -> None:
     assert program == "placebench"
     result = CliRunner().invoke(main, words, prog_name="placebench")
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("kind", [PredictionClass.OTHER_SIZE, PredictionClass.OTHER_HOST])
+def test_it_begins_with_the_errors_of_the_held_out_cases(kind: PredictionClass) -> None:
+    error = class_error(kind, is_host_bound=None)
+    said = rf"{100 * error.mean:.1f} % (off )?on average\S*\s+and\s+{100 * error.worst:.0f} % at most"
+    assert re.search(said, TEXT.split("##")[0])
 
 
 def test_the_table_has_what_was_predicted_and_measured() -> None:
