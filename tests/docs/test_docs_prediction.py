@@ -1,4 +1,4 @@
-"""docs/prediction.md: its commands, and its table of what was predicted beforehand."""
+"""docs/prediction.md: its commands and errors; prediction-tests.md: its table of what was predicted beforehand."""
 
 import csv
 import json
@@ -16,6 +16,7 @@ from placebench.predict.interval import PredictionClass, class_error
 from placebench.spec.text import quantity
 
 TEXT = (ROOT / "docs" / "prediction.md").read_text(encoding="utf-8")
+TESTED = (ROOT / "docs" / "prediction-tests.md").read_text(encoding="utf-8")
 KEPT = ROOT / "runs" / "reference" / "calibration"
 
 
@@ -34,6 +35,12 @@ def test_a_command_of_the_page_runs(command: str) -> None:
     assert result.exit_code == 0, result.output
 
 
+def test_the_second_command_says_what_the_page_shows() -> None:
+    result = CliRunner().invoke(main, shlex.split(commands(TEXT)[1])[1:], prog_name="placebench")
+    (shown,) = re.findall(r"^```text\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    assert " ".join(shown.split()) in " ".join(result.output.split())
+
+
 @pytest.mark.parametrize("kind", [PredictionClass.OTHER_SIZE, PredictionClass.OTHER_HOST])
 def test_it_begins_with_the_errors_of_the_held_out_cases(kind: PredictionClass) -> None:
     error = class_error(kind, is_host_bound=None)
@@ -50,6 +57,6 @@ def test_the_table_has_what_was_predicted_and_measured() -> None:
     for row in measured:
         assert float(row["predicted_s"]) == pytest.approx(predictions[row["configuration"]]["step_s"], abs=1e-3)
         predicted, seen = (quantity(float(row[f"{kind}_s"]), "s") for kind in ("predicted", "measured"))
-        assert f"| {predicted} | {seen} |" in TEXT
+        assert f"| {predicted} | {seen} |" in TESTED
     errors = [abs(float(row["predicted_s"]) / float(row["measured_s"]) - 1) for row in measured]
-    assert f"The mean error is {100 * sum(errors) / len(errors):.1f} %, the largest {100 * max(errors):.0f} %" in TEXT
+    assert f"The mean error is {100 * sum(errors) / len(errors):.1f} %, the largest {100 * max(errors):.0f} %" in TESTED
