@@ -332,7 +332,7 @@ def exit_codes() -> str:
             "# Exit codes",
             "Every command ends with one of these; whatever is wrong stands on stderr, one line a reason.",
             table(("code", "meaning"), rows),
-            "Ended by another signal than Ctrl-C when only the report was missing: 128 + the signal's number.",
+            "128 + N: signal N, not that of Ctrl-C, ended the command when only its report was missing.",
         )
     )
 

@@ -42,7 +42,13 @@ _PATIENCE_S = 1e8
 )
 @option_group(
     "Your command",
-    option("--job", default="command", show_default=True, metavar="WORD", help="The framework: verl, trl, command."),
+    option(
+        "--job",
+        default="command",
+        show_default=True,
+        metavar="WORD",
+        help="The framework, such as verl; command: any other.",
+    ),
     option(
         "--steps",
         type=WholeRange(1, MOST_STEPS),
