@@ -54,7 +54,7 @@ def test_its_job_files_are_right(text: str) -> None:
 def test_a_template_names_the_log_as_the_page_does(tmp_path: Path) -> None:
     write_template(tmp_path / "new.yaml", "verl", ())
     (said,) = re.findall(r"^# (log: .*)$", (tmp_path / "new.yaml").read_text(), re.MULTILINE)
-    assert f"\n{said} " in PAGE
+    assert f"\n{said}\n" in PAGE
 
 
 def test_it_names_every_key_and_name() -> None:
