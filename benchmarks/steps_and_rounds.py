@@ -136,15 +136,16 @@ def show_fixed(console: Console, designs: Sequence[tuple[int, int]], runs: int) 
 def show_choice(console: Console, auto: AutoRounds, pilot: int, runs: int) -> None:
     """`--rounds auto` with fixed steps and with chosen ones."""
     title = f"--rounds auto --precision {auto.precision:.0%}: minutes / coverage / false verdicts"
-    table = table_of(title, "a launch costs; launches of a pair differ by")
-    for heading in (f"always {BEFORE[1]} steps", f"{pilot}, then as chosen", "chosen, mean"):
+    table = table_of(title, "launches of a pair differ by")
+    for heading in (f"always {BEFORE[1]} steps", f"{pilot}, then chosen", "chosen"):
         table.add_column(heading, justify="right")
     for cost in COSTS:
+        table.add_row(f"{cost}:")
         for noise in NOISES:
             before = auto_runs(noise, cost, auto, BEFORE[1], runs, chooses=False)
             now = auto_runs(noise, cost, auto, pilot, runs, chooses=True)
-            cells = (f"{one.minutes:.1f} /{one.coverage:6.1%} /{one.false_verdicts:6.2%}" for one in (before, now))
-            table.add_row(f"{cost}; {noise}", *cells, f"{now.steps:.0f}")
+            cells = (f"{one.minutes:.1f}/{one.coverage:.1%}/{one.false_verdicts:.2%}" for one in (before, now))
+            table.add_row(str(noise), *cells, f"{now.steps:.0f}")
     console.print(table)
 
 
