@@ -15,6 +15,8 @@ GAP = 2
 # Headings whose words are no longer than this, as placebench's own are, are broken only when names are this narrow.
 SHORT_WORD = 10
 NAME_COLUMNS = 6
+# Where a name is broken first: learners:1|+engines:1|/staleness=1, tokens/s/|device.
+_MARKS = r"(?<=/s/)|(?=[+/])(?<!/s)(?!/s/)"
 
 
 class Holds(Enum):
@@ -54,13 +56,18 @@ def keeps_words(names: Iterable[str], width: int) -> bool:
     return max(map(_longest_word, names), default=0) <= width
 
 
+def parts(name: str) -> list[str]:
+    """A name or heading in the parts between which it is broken first."""
+    return [part for part in re.split(_MARKS, name) if part]
+
+
 class _Wrapper(TextWrapper):
-    """Breaks lines at blanks and at the marks of names: learners:1|+engines:1|/staleness=1, tokens/s/|device.
+    """Breaks lines at blanks and at the marks of names; a no-break space stays within its line.
 
     The pattern is the one by which the base class tells words apart.
     """
 
-    wordsep_re = re.compile(r"(?<=/s/)|(?=[+/])(?<!/s)(?!/s/)|(\s+)")
+    wordsep_re = re.compile(rf"{_MARKS}|([^\S\xa0]+)")
 
 
 def _widths(headings: Sequence[str], holds: Sequence[Holds], rows: Sequence[Sequence[str]], width: int) -> list[int]:

@@ -7,6 +7,7 @@ from functools import cache
 import jinja2
 
 from placebench.report import comparison_table, tables, time_tables
+from placebench.report.columns import parts
 from placebench.report.notes import notes
 from placebench.report.schema import Summary
 from placebench.spec.legible import escape_markdown, legible
@@ -53,7 +54,9 @@ def _markdown_template() -> jinja2.Template:
 
 @cache
 def _html_template() -> jinja2.Template:
-    return _environment(autoescape=True).get_template("report.html.j2")
+    environment = _environment(autoescape=True)
+    environment.filters["parts"] = parts  # between which a page may break a name
+    return environment.get_template("report.html.j2")
 
 
 def _environment(*, autoescape: bool) -> jinja2.Environment:

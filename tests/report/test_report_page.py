@@ -1,4 +1,4 @@
-"""The page in a real browser: nothing sticks out at the width of a phone."""
+"""The page in a real browser: nothing sticks out at the width of a phone, and no table breaks words."""
 
 import html
 import json
@@ -13,7 +13,7 @@ from synthetic_run import SyntheticRun
 
 from placebench.report.build import build_report
 
-WIDTHS = (360, 420, 1280)
+WIDTHS = (360, 420, 640, 1280)
 # Measured in frames of several widths; what is drawn inside a figure is the figure's.
 MEASURE = """<!DOCTYPE html><body>{frames}<script>
 onload = () => {{
@@ -26,9 +26,17 @@ onload = () => {{
       const box = text.getBoundingClientRect(), outer = figure.getBoundingClientRect();
       return box.width && (box.right > outer.right + 2 || box.left < outer.left - 2);
     }}));
+    const cells = shown.filter(one => one.matches("th, .fields td") && one.textContent.length < 30);
+    const broken = cells.flatMap(cell => [...cell.childNodes].filter(one => one.nodeType === 3).flatMap(text =>
+      [...text.data.matchAll(/\\w+/g)].filter(word => {{
+        const range = page.createRange();
+        range.setStart(text, word.index);
+        range.setEnd(text, word.index + word[0].length);
+        return new Set([...range.getClientRects()].map(box => box.top)).size > 1;
+      }}).map(word => word[0])));
     const smallest = Math.min(...figures.map(one => one.getBoundingClientRect().width / one.viewBox.baseVal.width));
     return [width, page.documentElement.scrollWidth, figures.length, smallest,
-      wide.map(one => `${{one.tagName}} ${{one.textContent.slice(0, 40)}}`), texts.map(one => one.textContent)];
+      wide.map(one => `${{one.tagName}} ${{one.textContent.slice(0, 40)}}`), texts.map(one => one.textContent), broken];
   }});
   document.body.textContent = "measured " + JSON.stringify(measured) + " end";
 }}
@@ -49,7 +57,7 @@ def test_nothing_is_wider_than_the_screen(tmp_path: Path) -> None:
     done = subprocess.run([*command, outer.as_uri()], capture_output=True, text=True, check=True, timeout=60)
     found = re.search(r"measured (.*) end", done.stdout)
     assert found, done.stdout[-2000:]
-    for width, (shown, scrolled, figures, scale, wide, texts) in zip(
+    for width, (shown, scrolled, figures, scale, wide, texts, broken) in zip(
         WIDTHS, json.loads(html.unescape(found[1])), strict=True
     ):
         assert (shown > 0.9 * width, figures) == (True, 6)
@@ -58,3 +66,4 @@ def test_nothing_is_wider_than_the_screen(tmp_path: Path) -> None:
         assert scale > (1.0 if width < 600 else 0.7)
         assert texts == []
         assert wide == [] or width > 600
+        assert broken == [] or width < 600
