@@ -66,7 +66,9 @@ def thinning(logs: Iterable[Timings]) -> int:
     return max((-(-len(timings.steps) // MOST_POINTS) for timings in logs), default=1)
 
 
-def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int = 1, thinned: int = 1) -> Figure:
+def phases_over_steps(
+    timing: pd.DataFrame, *, by: str = "launch", smooth: int = 1, thinned: int = 1, most_columns: int = PANEL_COLUMNS
+) -> Figure:
     """Seconds of every phase over the steps, one panel per value of `by`.
 
     The panels share one scale, unless one of them would be unreadable on it; the axis label then says so.
@@ -77,12 +79,13 @@ def phases_over_steps(timing: pd.DataFrame, *, by: str = "launch", smooth: int =
         smooth: width in steps of the centered moving average drawn as the line. The steps themselves stay as faint
             points, and so do the launches where `by` puts several into one panel and the line is their mean.
         thinned: of how many steps each step of `timing` is the mean.
+        most_columns: panels beside each other.
     """
     drawn = timing[timing["kind"] != Kind.DETAIL]
     phases = phase_order(drawn["phase"])
     colors = phase_colors(phases)
     groups = list(drawn[by].unique())
-    columns = min(len(groups), PANEL_COLUMNS)
+    columns = min(len(groups), most_columns)
     rows = -(-len(groups) // columns)
     highest = drawn.groupby(by)["seconds"].max()
     same_scale = bool(highest.max() <= SCALE_RATIO * highest.min())

@@ -42,6 +42,8 @@ FAR = 8.0
 # Ticks of a ratio axis by preference; one is drawn where it has room.
 TICKS = (1, 2, 0.5, 5, 0.2, 10, 0.1, 1.5, 0.67, 3, 0.33, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98)
 TICK_ROOM = 0.07
+# Panels beside each other of the phases over the steps: with more, their letters are too small on a page.
+STEP_COLUMNS = 2
 # Height of the bars of a phase, those of all placements together.
 GROUP = 0.84
 
@@ -181,7 +183,9 @@ def steps(comparison: Comparison) -> Figure | None:
     if not tables:
         return None
     timings = pd.concat(tables, ignore_index=True)
-    return phases_over_steps(timings[timings["kind"] != Kind.DETAIL], by="placement", thinned=thinned)
+    return phases_over_steps(
+        timings[timings["kind"] != Kind.DETAIL], by="placement", thinned=thinned, most_columns=STEP_COLUMNS
+    )
 
 
 def _logged_timings(side: Side, thinned: int) -> pd.DataFrame:

@@ -74,6 +74,11 @@ def wrap(text: str) -> str:
     return broken(text, LABEL_WIDTH)
 
 
+def whole(number: str) -> str:
+    """A number that is not broken from its unit."""
+    return number.replace(" ", "\u00a0")
+
+
 def literal(label: str) -> str:
     """A label that matplotlib shows as it is: a leading underscore would hide it, a dollar would start a formula."""
     return (f" {label}" if label.startswith("_") else label).replace("$", r"\$")
@@ -220,7 +225,11 @@ def _lay_out(figure: Figure) -> None:
 
 def _save(figure: Figure, target: Path | IO[str] | IO[bytes], file_format: str, kind: str = "") -> None:
     undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(file_format)
-    with mpl.rc_context({"svg.hashsalt": f"placebench{kind}", "svg.fonttype": "none"}), warnings.catch_warnings():
+    # Without hinting, text is measured as wide as a browser draws it: else long names stick out of the figure.
+    with (
+        mpl.rc_context({"svg.hashsalt": f"placebench{kind}", "svg.fonttype": "none", "text.hinting": "no_hinting"}),
+        warnings.catch_warnings(),
+    ):
         # A log's name may hold letters that the font lacks: boxes in the picture, no reason to warn.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
         # Beside names of hundreds of letters there is no room for bars.

@@ -15,7 +15,7 @@ from placebench.compare.measure.placements import RunSide
 from placebench.compare.measure.steps import Flags, Step, split_steps
 from placebench.compare.metrics import STEP_TIME
 from placebench.report.palette import phase_colors
-from placebench.report.style import WIDTH, ink, set_bold_title
+from placebench.report.style import WIDTH, ink, set_bold_title, whole
 from placebench.spec.bound import RunPlacement
 from placebench.spec.phases import phase_order
 from placebench.spec.text import quantity, scale
@@ -143,8 +143,8 @@ def _name_rows(axes: Axes, side: RunSide, typical: TypicalStep, devices: list[st
     ]
     axes.set_yticks(range(len(names)), names, fontsize="small", parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    title = f"{side.name}: step of {quantity(typical.step.end - typical.step.start, 's')}"
-    set_bold_title(axes, title)
+    seconds = quantity(typical.step.end - typical.step.start, "s")
+    set_bold_title(axes, f"{side.name}: step of {whole(seconds)}")
     where = f"round {typical.round}, step {typical.step.number}"
     axes.set_title(where, loc="right", fontsize="small", color="#555555")
     axes.spines[["top", "right", "left"]].set_visible(False)

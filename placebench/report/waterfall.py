@@ -10,7 +10,7 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.explain.breakdown import PartChange, StepChange, step_changes
 from placebench.compare.metrics import NOTABLE
 from placebench.report.palette import phase_colors
-from placebench.report.style import WIDTH, set_bold_title, wrap, write_beside
+from placebench.report.style import WIDTH, set_bold_title, whole, wrap, write_beside
 from placebench.spec.phases import STEP, UNATTRIBUTED
 from placebench.spec.text import Scale, scale
 
@@ -66,9 +66,9 @@ def _note(part: PartChange, least: float, told: Scale) -> str:
     """How much of the difference is the phase itself and how much is hidden, where both play a part."""
     if abs(part.hidden) < least:
         return ""
-    words = [f"{told.text(abs(part.hidden))} {'more' if part.hidden > 0 else 'less'} hidden"]
+    words = [f"{whole(told.text(abs(part.hidden)))} {'more' if part.hidden > 0 else 'less'} hidden"]
     if abs(part.longer) >= least:
-        words.insert(0, f"takes {told.text(abs(part.longer))} {'longer' if part.longer > 0 else 'less'}")
+        words.insert(0, f"takes {whole(told.text(abs(part.longer)))} {'longer' if part.longer > 0 else 'less'}")
     return ", ".join(words)
 
 
@@ -94,8 +94,7 @@ def _draw(axes: Axes, names: tuple[str, str], change: StepChange, bars: Sequence
     axes.tick_params(axis="y", length=0, labelsize="small")
     axes.set_ylim(len(bars) + 1.5, -0.5)
     axes.set_xlim(0, highest * (1 + MARGIN))
-    title = f"{other} against {first}: {told.signed(change.difference)}"
-    set_bold_title(axes, title)
+    set_bold_title(axes, f"{other} against {first}: {whole(told.signed(change.difference))}")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.grid(axis="x", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)

@@ -1,18 +1,24 @@
 """The figures: colors, what is stacked and what is not, and that saving is repeatable."""
 
 import itertools
+import re
 from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from layouts import SPLIT, STANDARD
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from synthetic_run import SyntheticRun
 
+from placebench.compare.comparison import compare_run
 from placebench.logs.timing import Kind, timings_of
 from placebench.report import figures, palette, style
+from placebench.report.plots import steps
+from placebench.report.waterfall import waterfall
 from placebench.spec.phases import PHASE_ORDER
 
 
@@ -181,6 +187,31 @@ def test_odd_names_are_drawn_as_they_are(tmp_path: Path, name: str) -> None:
 def test_long_names_are_broken_at_their_marks() -> None:
     name = "learners:1+engines:1/staleness=4/inflight_updates=true"
     assert style.wrap(name).splitlines() == ["learners:1+engines:1/staleness=4", "/inflight_updates=true"]
+
+
+def test_names_of_two_lines_stay_inside_the_figure(tmp_path: Path) -> None:
+    name = "critic-and-reward-on-their-own-device-with-all-overlap"
+    figure = waterfall(compare_run(SyntheticRun({"standard": STANDARD, name: SPLIT}, rounds=1).write(tmp_path / "run")))
+    assert figure is not None
+    begins = [float(x) for x in re.findall(r'<text[^>]*transform="translate\(([-.0-9]+) ', style.svg_text(figure))]
+    assert min(begins) > 2.0  # of the 3 points around everything
+
+
+def test_panels_of_a_report_are_as_many_beside_each_other_as_are_legible(tmp_path: Path) -> None:
+    layouts = dict.fromkeys(("standard", "b", "c", "d"), STANDARD)
+    figure = steps(compare_run(SyntheticRun(layouts, rounds=1).write(tmp_path / "run")))
+    assert figure is not None
+    assert len({round(axes.get_position().x0, 1) for axes in figure.axes}) == 2
+
+
+def test_numbers_of_a_title_are_not_broken_from_their_units(tmp_path: Path) -> None:
+    name = "learners:1+engines:1/staleness=1"
+    comparison = compare_run(SyntheticRun({"standard": STANDARD, name: SPLIT}, rounds=2).write(tmp_path / "run"))
+    figure = waterfall(comparison)
+    assert figure is not None
+    first, second = figure.axes[0].get_title(loc="left").splitlines()
+    assert first == f"{name} against standard:"
+    assert second.endswith("\u00a0s")
 
 
 def test_more_steps_than_a_figure_is_wide_are_drawn_as_means_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
