@@ -9,6 +9,7 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.measure.observed import UNKNOWN, Arrangement
 from placebench.compare.measure.placements import RunSide
 from placebench.report.style import WIDTH, ink, set_bold_title
+from placebench.spec.text import Scale
 
 TITLE = "Who sits where"
 CAPTION = (
@@ -17,6 +18,7 @@ CAPTION = (
 )
 ROW_HEIGHT = 0.3
 BAR = 0.9
+PERCENT = Scale("", 0.01, 0)
 # With more devices there is no room for numbers, and for the names of some of them only.
 MOST_NUMBERS = 16
 # Characters of the devices' names that have room beside each other.
@@ -48,7 +50,7 @@ def _draw(axes: Axes, side: RunSide, found: Arrangement) -> None:
         row, column = roles.index(role), devices.index(device)
         axes.barh(row, BAR, left=column - BAR / 2, height=BAR, color=color, edgecolor="#888888", linewidth=0.4)
         if len(devices) <= MOST_NUMBERS:
-            text = f"{100 * share:.0f}"
+            text = PERCENT.text(share)
             axes.annotate(
                 text, (column, row), color=ink(color), ha="center", va="center", fontsize=7.5, in_layout=False
             )

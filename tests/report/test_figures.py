@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from synthetic_run import SyntheticRun
 from placebench.compare.comparison import compare_run
 from placebench.logs.timing import Kind, timings_of
 from placebench.report import figures, palette, style
+from placebench.report.observed_plot import roles_on_devices
 from placebench.report.plots import steps
 from placebench.report.waterfall import waterfall
 from placebench.spec.phases import PHASE_ORDER
@@ -212,6 +214,16 @@ def test_numbers_of_a_title_are_not_broken_from_their_units(tmp_path: Path) -> N
     first, second = figure.axes[0].get_title(loc="left").splitlines()
     assert first == f"{name} against standard:"
     assert second.endswith("\u00a0s")
+
+
+def test_a_share_of_a_role_that_is_too_small_to_tell_is_not_drawn_as_none(tmp_path: Path) -> None:
+    layout = replace(STANDARD, times={**STANDARD.times, "reward": (0.51, 0.512)})
+    figure = roles_on_devices(compare_run(SyntheticRun({"standard": layout}, rounds=1).write(tmp_path / "run")))
+    assert figure is not None
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    reward = [text.get_text() for text in figure.axes[0].texts if round(text.get_position()[1]) == 4]
+    assert names[4].startswith("reward")
+    assert reward == ["<1", "<1"]
 
 
 def test_more_steps_than_a_figure_is_wide_are_drawn_as_means_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
