@@ -58,6 +58,17 @@ def rows_of(first: Sequence[QuantitySummary], other: Sequence[QuantitySummary]) 
     return tuple(_row(*pair) for pair in zip(first, other, strict=True))
 
 
+def controller_rows(first: PlacementSummary, other: PlacementSummary) -> tuple[Row, ...]:
+    """The controller's view of the phases; none where it is all that is known, and the numbers have it already."""
+    views = [(one.controller_view, {found.key: found.value for found in one.quantities}) for one in (first, other)]
+    is_all = all(
+        found.value == numbers.get(found.key.replace("controller/", "phase/", 1))
+        for view, numbers in views
+        for found in view
+    )
+    return () if is_all else rows_of(first.controller_view, other.controller_view)
+
+
 def marked_verdict(found: Judged) -> str:
     """The word of a verdict, with the mark of `note_on` where the interval beside it says something else."""
     return f"{found.verdict}*" if found.corrected_for else found.verdict

@@ -231,7 +231,7 @@ def phase_pool_grid(summary: Summary) -> Grid:
         for found in placement.phases_in_pools
     ]
     header = ("placement", "pool", "phase", *_SAMPLED_HEADER)
-    return Grid("Phases on the devices of a pool", *_without_empty_columns(header, rows))
+    return Grid("Phases on the devices of a pool", *_without_empty_columns(header, _sampled(rows)))
 
 
 def phase_device_grid(summary: Summary) -> Grid:
@@ -249,7 +249,7 @@ def phase_device_grid(summary: Summary) -> Grid:
         for found in placement.phases_on_devices
     ]
     header = ("placement", "device", "phase", *_SAMPLED_HEADER, "sampled")
-    return Grid("Phases on devices", *_without_empty_columns(header, rows))
+    return Grid("Phases on devices", *_without_empty_columns(header, _sampled(rows)))
 
 
 # Columns of what the samples say of a phase: heading, the attribute of `SampledSummary`, its unit.
@@ -264,6 +264,12 @@ _SAMPLED = (
     ("energy per step", "energy_j", "J"),
 )
 _SAMPLED_HEADER = tuple(heading for heading, _, _ in _SAMPLED)
+
+
+def _sampled(rows: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
+    """Rows of placement, place, phase and what the samples say; none where they say nothing of any."""
+    says = any(cell != MISSING for row in rows for cell in row[3 : 3 + len(_SAMPLED)])
+    return rows if says else ()
 
 
 def _sampled_cells(found: SampledSummary) -> tuple[str, ...]:

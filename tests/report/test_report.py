@@ -2,13 +2,14 @@ import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from layouts import SPLIT, STANDARD
 from rich.console import Console
 from showing import printed, read_summary, write_report
-from synthetic_run import SyntheticRun, gpu_run, record_walls
+from synthetic_run import SyntheticRun, edit_spans, gpu_run, record_walls
 
 from placebench.compare.comparison import compare_run, compare_sides
 from placebench.compare.measure.sides import read_sides
@@ -203,6 +204,29 @@ def test_an_older_trace_and_figures_do_not_outlive_a_rebuild(tmp_path: Path) -> 
     build_report(path)
     assert not (path / "trace.json.gz").exists()
     assert not list((path / "plots").iterdir())
+
+
+def test_the_controllers_view_is_left_out_where_it_is_the_same(tmp_path: Path) -> None:
+    def end_earlier(span: dict[str, Any]) -> None:
+        if span["phase"] == "gen" and span["device"] != "controller":
+            span.update({key: span[key] - 0.1 for key in ("end_wall", "end_mono")})
+
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    title = "## Phases from submission to result"
+    assert title not in write_report(path).markdown.read_text()
+    edit_spans(path, "split", end_earlier)
+    assert title in write_report(path).markdown.read_text()
+
+
+def test_tables_of_samples_are_left_out_where_there_are_none(tmp_path: Path) -> None:
+    path = SyntheticRun(rounds=1).write(tmp_path / "run")
+    titles = ("## Phases on the devices of a pool", "## Phases on devices")
+    assert all(title in write_report(path).markdown.read_text() for title in titles)
+    for samples in path.glob("trials/*/devices.jsonl"):
+        samples.unlink()
+    markdown = write_report(path).markdown.read_text()
+    assert "|   update_actor |" in markdown.replace("&nbsp;", " ")
+    assert [title for title in titles if title in markdown] == []
 
 
 def test_all_placements_stand_in_one_table_and_nobodys_numbers_in_none(tmp_path: Path) -> None:
