@@ -8,10 +8,11 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -58,15 +59,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
-@pytest.fixture(scope="module")
-def link(runs: Path) -> Iterator[str]:
-    """The link of a server that shows the run."""
+@contextmanager
+def serving(runs: Path) -> Iterator[str]:
+    """A server that shows the runs in a folder; gives its link."""
     command = [sys.executable, "-m", "placebench", "serve", str(runs)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
         assert served.stdout is not None
         yield served.stdout.readline().strip()
         served.send_signal(signal.SIGINT)
         assert served.wait() == 0
+
+
+@pytest.fixture(scope="module")
+def link(runs: Path) -> Iterator[str]:
+    """The link of a server that shows the run."""
+    with serving(runs) as link:
+        yield link
 
 
 def sent(link: str, request: bytes) -> bytes:
@@ -147,6 +155,52 @@ def test_a_browser_shows_the_run_and_takes_nothing_for_markup(link: str, tmp_pat
     assert f"split/{NASTY} against standard: 1.41" in text
     assert "\\x1b[31mred\\u202e" in text
     assert "4 of 4 launches done" in text
+
+
+# A table that is scrolled and focused and a line of the log, when both have been renewed; and a style that was.
+RENEWED = """import('./static/dom.js').then(async ({ element, renew }) => {
+  document.styleSheets[2].insertRule('.scroll { max-height: 3rem !important; }');
+  const table = [...document.querySelectorAll('.scroll')].find((one) => one.textContent.startsWith('deviceload'));
+  const log = document.querySelector('pre'), line = log.firstChild;
+  table.focus();
+  table.scrollTop = 9;
+  const [load, lines] = [table.textContent, log.childElementCount];
+  const anew = () => table.textContent !== load && log.childElementCount > lines;
+  while (table.isConnected && line.isConnected && !anew()) await new Promise((done) => setTimeout(done, 20));
+  const painted = (color) => {
+    const made = element('p');
+    made.style.color = color;
+    return made;
+  };
+  const shown = element('div', {}, painted('red'));
+  renew(shown, painted('blue'), element('b'));
+  return [document.activeElement === table, table.scrollTop, line.isConnected, shown.firstChild.style.color];
+})"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+def test_the_page_keeps_its_place_while_it_is_renewed(tmp_path: Path) -> None:
+    run = GrowingRun(tmp_path / "runs" / RUN)
+    ended = threading.Event()
+
+    def grow() -> None:
+        for number in count(1):
+            run.sample(100.0 + number, util=number % 90 / 100)
+            with run.trial.log.open("a") as log:
+                log.write(f"line {number}\n")
+            if ended.wait(0.05):
+                return
+
+    growing = threading.Thread(target=grow)
+    growing.start()
+    try:
+        with serving(tmp_path / "runs") as link:
+            ready = "document.querySelector('pre')?.firstChild && document.querySelector('td progress')"
+            found = looked_at(f"{link}#/{quote(RUN)}", tmp_path, ready, RENEWED)
+    finally:
+        ended.set()
+        growing.join()
+    assert found == [True, 9, True, "blue"]
 
 
 # Charts of their own beside the page's, and what they draw, however often: words with where they begin and end, and

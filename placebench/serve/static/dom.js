@@ -10,6 +10,27 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+// Makes what is shown like new content, node by node, so that what someone has scrolled, focused or marked stays so.
+export function renew(parent, ...content) {
+  content.forEach((wanted, place) => {
+    const shown = parent.childNodes[place];
+    if (!shown) parent.append(wanted);
+    else if (shown.nodeName !== wanted.nodeName) shown.replaceWith(wanted);
+    else if (shown.nodeType === Node.TEXT_NODE) {
+      if (shown.data !== wanted.data) shown.data = wanted.data;
+    } else {
+      for (const { name } of [...shown.attributes]) if (!wanted.hasAttribute(name)) shown.removeAttribute(name);
+      for (const { name, value } of wanted.attributes) {
+        if (shown.getAttribute(name) === value) continue;
+        if (name === "style") shown.style.cssText = value; // as an attribute, the page's policy forbids it
+        else shown.setAttribute(name, value);
+      }
+      renew(shown, ...wanted.childNodes);
+    }
+  });
+  while (parent.childNodes.length > content.length) parent.lastChild.remove();
+}
+
 export function table(heads, rows, numbers = []) {
   const cell = (tag, content, place, more = {}) =>
     element(tag, { ...more, class: numbers.includes(place) ? "number" : null }, ...[content].flat());

@@ -1,7 +1,7 @@
 // The live page: a list of runs, or one run, told by server-sent events.
 
 import { Chart, showDevices, showQueue, showRatio, showSteps } from "./charts.js";
-import { element, table } from "./dom.js";
+import { element, renew, table } from "./dom.js";
 import { aboutPanel, deviceTable, launchTable, nowPanel, queueText, ratioText, seatTable, statusText, Timeline } from "./panels.js";
 
 const MOST_LINES = 1000;
@@ -62,7 +62,7 @@ class ListView {
       Object.entries(run.verdicts).map(([name, one]) => `${name} ${one.verdict} ${one.value.toFixed(2)}`).join(", ") || run.error || "",
     ]);
     const heads = ["run", "started (UTC)", "status", "launches", "placements", "step time"];
-    this.element.replaceChildren(rows.length ? table(heads, rows, [3]) : element("p", {}, "There is no run yet: placebench run starts one."));
+    renew(this.element, rows.length ? table(heads, rows, [3]) : element("p", {}, "There is no run yet: placebench run starts one."));
   }
 }
 
@@ -72,10 +72,9 @@ class RunView {
     this.state = { series: { steps: {}, devices: {}, queue: {} } };
     this.charts = { steps: new Chart("step times"), ratio: new Chart("ratio of step times"), devices: new Chart("devices"), queue: new Chart("queue", 180) };
     this.timeline = new Timeline();
-    this.lines = [];
     this.quantity = element("select", { "aria-label": "quantity", onchange: () => this.drawDevices() },
       ...["load", "memory", "power", "clock"].map((name) => element("option", { value: name }, name)));
-    this.filter = element("input", { type: "search", placeholder: "filter", "aria-label": "filter of the log", oninput: () => this.drawLog() });
+    this.filter = element("input", { type: "search", placeholder: "filter", "aria-label": "filter of the log", oninput: () => this.filterLog() });
     this.log = element("pre", { tabindex: "0" });
     this.bodies = Object.fromEntries(["now", "ratio", "devices", "queue", "seats", "launches", "about"].map((name) => [name, element("div")]));
     this.sections = {
@@ -139,15 +138,12 @@ class RunView {
       showQueue(this.charts.queue, queue);
     }
     if (told.seats) this.show("seats", seatTable(told.seats));
-    if (log) {
-      this.lines = [...(log.anew ? [] : this.lines), ...log.lines].slice(-MOST_LINES);
-      this.drawLog();
-    }
+    if (log) this.extendLog(log);
   }
 
   show(name, ...content) {
     this.sections[name].hidden = false;
-    this.bodies[name].replaceChildren(...content);
+    renew(this.bodies[name], ...content);
   }
 
   // Columns from a point on; what was there before stays.
@@ -161,13 +157,20 @@ class RunView {
     if (this.state.devices) showDevices(this.charts.devices, this.state.devices, this.state.series.devices, this.state.now.trial, this.quantity.value);
   }
 
-  drawLog() {
-    this.sections.log.hidden = !this.lines.length;
-    const wanted = this.filter.value.toLowerCase();
-    const shown = wanted ? this.lines.filter((line) => line.toLowerCase().includes(wanted)) : this.lines;
+  // A line is an element of its own: who reads above the end, or has marked something, keeps the place.
+  extendLog({ anew, lines }) {
     const atEnd = this.log.scrollTop + this.log.clientHeight >= this.log.scrollHeight - 8;
-    this.log.textContent = shown.join("\n");
+    if (anew) this.log.replaceChildren();
+    this.log.append(...lines.slice(-MOST_LINES).map((line) => element("div", {}, `${line}\n`)));
+    while (this.log.childElementCount > MOST_LINES) this.log.firstChild.remove();
+    this.sections.log.hidden = !this.log.childElementCount;
+    this.filterLog();
     if (atEnd) this.log.scrollTop = this.log.scrollHeight;
+  }
+
+  filterLog() {
+    const wanted = this.filter.value.toLowerCase();
+    for (const line of this.log.children) line.hidden = !line.textContent.toLowerCase().includes(wanted);
   }
 }
 

@@ -1,6 +1,6 @@
 // The panels of a run that are text and tables.
 
-import { bytes, duration, element, ink, MISSING, number, seconds, share, table } from "./dom.js";
+import { bytes, duration, element, ink, MISSING, number, renew, seconds, share, table } from "./dom.js";
 
 // Of more devices the rows are low, and without words in them.
 const MOST_TALL = 16;
@@ -138,7 +138,7 @@ export class Timeline {
       swatch.style.background = value;
       return element("span", {}, swatch, phase);
     })));
-    this.element.replaceChildren(...parts);
+    renew(this.element, ...parts);
   }
 
   rows(step, scale) {
@@ -155,7 +155,7 @@ export class Timeline {
     made.style.width = `${(100 * Math.max(0, (end ?? step.now) - start)) / scale}%`;
     made.style.background = step.colors[phase];
     made.style.color = ink(step.colors[phase]);
-    if (end === null) this.growing.push([made, step.now - start, scale]);
+    if (end === null) this.growing.push([step.now - start, scale]);
     return made;
   }
 
@@ -163,6 +163,9 @@ export class Timeline {
     const passed = (performance.now() - this.base) / 1000;
     // A job that is not heard of has ended, or says more soon.
     if (passed > 3) return;
-    for (const [bar, length, scale] of this.growing) bar.style.width = `${(100 * (length + passed)) / scale}%`;
+    this.element.querySelectorAll(".bar.open").forEach((bar, place) => {
+      const [length, scale] = this.growing[place];
+      bar.style.width = `${(100 * (length + passed)) / scale}%`;
+    });
   }
 }
