@@ -119,7 +119,7 @@ export function aboutPanel(run) {
 // A step's phases on its devices. Bars that go on grow until the next word from the job.
 export class Timeline {
   constructor() {
-    this.element = element("div");
+    this.element = element("div", { class: "steps" });
     this.growing = [];
     setInterval(() => this.grow(), 200);
   }
