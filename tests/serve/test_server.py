@@ -205,7 +205,7 @@ def test_the_page_keeps_its_place_while_it_is_renewed(tmp_path: Path) -> None:
 
 # Charts of their own beside the page's, and what they draw, however often: words with where they begin and end, and
 # where arrowheads have their points.
-CHARTS = """import('./static/charts.js').then(async ({ Chart, showRatio, showSteps }) => {
+CHARTS = """import('./static/charts.js').then(async ({ Chart, showDevices, showRatio, showSteps }) => {
   let drawn = null;
   const context = CanvasRenderingContext2D.prototype;
   const { fillText, fill, moveTo } = context;
@@ -229,7 +229,8 @@ CHARTS = """import('./static/charts.js').then(async ({ Chart, showRatio, showSte
     document.body.append(made.element);
     show(made);
     await new Promise((done) => setTimeout(done));  // uPlot draws in a microtask
-    return { words: [...drawn.words].map((one) => JSON.parse(one)), heads: drawn.heads.size };
+    const boxes = [...made.element.querySelectorAll('.u-marker')].map((one) => one.style.border);
+    return { words: [...drawn.words].map((one) => JSON.parse(one)), heads: drawn.heads.size, boxes };
   };
   const row = (values, at) => [at + 1, ...values, 'undecided'];
   const rounds = (...rows) => ({ first: 'standard', of: { split: rows.map(row) } });
@@ -237,10 +238,13 @@ CHARTS = """import('./static/charts.js').then(async ({ Chart, showRatio, showSte
   const launches = [1, 2, 3].flatMap((round) => names.map((placement) => ({ round, placement, warmup: 0 })));
   const step = { at: [1, 2, 3], seconds: [1, 1, 1] };
   const series = Object.fromEntries(launches.map((one) => [`${one.round}/${one.placement}`, step]));
+  const devices = [0, 1, 2, 3, 4, 5, 6, 7].map((place) => ({ id: `gpu:${place}`, label: `gpu:${place}` }));
+  const samples = Object.fromEntries(devices.map(({ id }) => [`one/${id}`, { at: [0, 1], load: [0.5, 0.6] }]));
   return [
     await chart((made) => showRatio(made, rounds([1.3, null, null], [0.9, 0.02, 35.46], [0.95, 0.9, 1.02]))),
     await chart((made) => showRatio(made, rounds([1.3, null, null], [0.9, 0.02, 35.46]))),
     await chart((made) => showSteps(made, { placements: names.map((name) => ({ name })), launches }, series)),
+    await chart((made) => showDevices(made, devices, samples, 'one', 'load')),
   ];
 })"""
 
@@ -252,15 +256,17 @@ def ratio_ticks(chart: dict[str, Any]) -> list[float]:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
-def test_the_ratio_is_drawn_to_its_last_interval_and_no_word_over_another(link: str, tmp_path: Path) -> None:
+def test_charts_show_the_last_interval_no_word_over_another_and_no_line_twice(link: str, tmp_path: Path) -> None:
     ready = "window.uPlot && document.querySelectorAll('canvas').length >= 3"
-    narrow, wide, steps = looked_at(f"{link}#/{quote(RUN)}", tmp_path, ready, CHARTS)
+    narrow, wide, steps, devices = looked_at(f"{link}#/{quote(RUN)}", tmp_path, ready, CHARTS)
     assert (min(ratio_ticks(narrow)), max(ratio_ticks(narrow))) == (0.9, 1.2)
     assert (min(ratio_ticks(wide)), max(ratio_ticks(wide))) == (0.25, 4.0)
     assert (narrow["heads"], wide["heads"]) == (2, 2)
     places = sorted((low, high) for word, low, high, _ in steps["words"] if word.endswith(("standard", "split")))
     assert len(places) > 1
     assert all(end < begin for (_, end), (begin, _) in pairwise(places))
+    # Of eight devices no two have the same line.
+    assert len(set(devices["boxes"][1:])) == 8
 
 
 def test_the_link_is_told_when_all_is_made_so_that_a_signal_finds_nothing_half_done(

@@ -11,7 +11,12 @@ const FAR = 4;
 const RATIO_TICKS = [1, 2, 0.5, 4, 0.25, 1.5, 0.67, 3, 0.33, 1.2, 0.8, 10, 0.1, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.01, 0.99];
 const UNITS = { load: share, memory: bytes, power: (value) => `${number(value)} W`, clock: (value) => `${number(value)} MHz` };
 
+// Lines that come after all colors are used have dashes.
+const DASHES = [undefined, [8, 4], [2, 3]];
+
 export const color = (place) => COLORS[place % COLORS.length];
+
+const dash = (place) => DASHES[Math.floor(place / COLORS.length) % DASHES.length];
 
 // A chart that fits its place, is drawn anew when its lines change, and follows light and dark.
 export class Chart {
@@ -46,9 +51,12 @@ export class Chart {
     const axis = { stroke: look.soft, grid: { stroke: look.line, width: 1 }, ticks: { stroke: look.line, width: 1 } };
     const options = this.make(look);
     options.axes = options.axes.map((one) => ({ ...axis, ...one }));
-    this.plot = new uPlot({ ...this.size(), cursor: { drag: { setScale: false } }, ...options }, this.data, this.element);
+    this.plot = new uPlot({ ...this.size(), cursor: { drag: { setScale: false } }, legend: { markers: { dash: borderOf } }, ...options }, this.data, this.element);
   }
 }
+
+// The border of a line's box in the legend is as the line.
+const borderOf = (plot, place) => (plot.series[place].dash ? "dashed" : "solid");
 
 // All launches' steps one after the other, a line a placement; those of the warm-up are points of their own.
 export function showSteps(chart, run, series) {
@@ -75,7 +83,7 @@ export function showSteps(chart, run, series) {
     ],
     series: [
       { label: "step", value: () => "" },
-      ...names.map((name, place) => ({ label: name, stroke: color(place), width: 1.5, points: { show: true, size: 4 }, value: (_, value) => seconds(value) })),
+      ...names.map((name, place) => ({ label: name, stroke: color(place), dash: dash(place), width: 1.5, points: { show: true, size: 4 }, value: (_, value) => seconds(value) })),
       { label: "warm-up", stroke: look.soft, width: 0, points: { show: true, size: 5 }, paths: () => null, value: (_, value) => seconds(value) },
     ],
   }), columns);
@@ -99,7 +107,7 @@ export function showRatio(chart, ratio) {
     series: [
       { label: "rounds" },
       ...names.flatMap((name, place) => [
-        { label: name, stroke: color(place + 1), width: 2, points: { show: true, size: 6 }, value: (_, value) => number(value) },
+        { label: name, stroke: color(place + 1), dash: dash(place + 1), width: 2, points: { show: true, size: 6 }, value: (_, value) => number(value) },
         { label: "from", stroke: color(place + 1), width: 1, dash: [4, 3], points: { show: false }, value: (_, value) => number(value) },
         { label: "to", stroke: color(place + 1), width: 1, dash: [4, 3], points: { show: false }, value: (_, value) => number(value) },
       ]),
@@ -123,7 +131,7 @@ export function showDevices(chart, devices, series, trial, quantity) {
       { values: (_, ticks) => ticks.map((tick) => UNITS[quantity](tick)), size: 72 },
     ],
     series: [{ label: "at", value: (_, value) => seconds(value) }, ...names.map((name, place) => ({
-      label: name, stroke: color(place), width: 1.2, points: { show: false }, spanGaps: true, value: (_, value) => UNITS[quantity](value),
+      label: name, stroke: color(place), dash: dash(place), width: 1.2, points: { show: false }, spanGaps: true, value: (_, value) => UNITS[quantity](value),
     }))],
   }), many ? summed(tables) : uPlot.join(tables));
 }
