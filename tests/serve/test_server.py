@@ -158,7 +158,7 @@ def test_a_browser_shows_the_run_and_takes_nothing_for_markup(link: str, tmp_pat
 
 
 # A table that is scrolled and focused and a line of the log, when both have been renewed; and a style that was.
-RENEWED = """import('./static/dom.js').then(async ({ element, renew }) => {
+RENEWED = """import('./static/dom.js').then(async ({ element, renew, share }) => {
   document.styleSheets[2].insertRule('.scroll { max-height: 3rem !important; }');
   const table = [...document.querySelectorAll('.scroll')].find((one) => one.textContent.startsWith('deviceload'));
   const log = document.querySelector('pre'), line = log.firstChild;
@@ -174,7 +174,8 @@ RENEWED = """import('./static/dom.js').then(async ({ element, renew }) => {
   };
   const shown = element('div', {}, painted('red'));
   renew(shown, painted('blue'), element('b'));
-  return [document.activeElement === table, table.scrollTop, line.isConnected, shown.firstChild.style.color];
+  const shares = [0, 0.002, 0.006].map(share);
+  return [document.activeElement === table, table.scrollTop, line.isConnected, shown.firstChild.style.color, shares];
 })"""
 
 
@@ -200,7 +201,7 @@ def test_the_page_keeps_its_place_while_it_is_renewed(tmp_path: Path) -> None:
     finally:
         ended.set()
         growing.join()
-    assert found == [True, 9, True, "blue"]
+    assert found == [True, 9, True, "blue", ["0\u00a0%", "<1\u00a0%", "1\u00a0%"]]
 
 
 # Charts of their own beside the page's, and what they draw, however often: words with where they begin and end, and

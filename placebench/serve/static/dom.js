@@ -48,7 +48,7 @@ export function number(value, digits = 3, least = 1) {
 }
 
 export const seconds = (value) => (value === null || value === undefined ? MISSING : `${number(value, 3, 3)}\u00a0s`);
-export const share = (value) => (value === null || value === undefined ? MISSING : `${Math.round(100 * value)}\u00a0%`);
+export const share = (value) => (value === null || value === undefined ? MISSING : `${value > 0 && value < 0.005 ? "<1" : Math.round(100 * value)}\u00a0%`);
 
 export function bytes(value) {
   if (value === null || value === undefined) return MISSING;
