@@ -42,6 +42,8 @@ FAR = 8.0
 # Ticks of a ratio axis by preference; one is drawn where it has room.
 TICKS = (1, 2, 0.5, 5, 0.2, 10, 0.1, 1.5, 0.67, 3, 0.33, 1.2, 0.8, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98)
 TICK_ROOM = 0.07
+# Points from the frame of ratios to the words beside it, so that arrowheads at its edges do not touch them.
+BESIDE = 5
 # Panels beside each other of the phases over the steps: with more, their letters are too small on a page.
 STEP_COLUMNS = 2
 # Height of the bars of a phase, those of all placements together.
@@ -243,7 +245,7 @@ def _draw_ratios(
     axes.set_yticks(range(len(rows)), [metric.label for metric, _ in rows], fontsize="small", parse_math=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="y", length=0, pad=BESIDE)
     axes.grid(axis="y", color="#eeeeee", linewidth=0.6)
     axes.set_axisbelow(True)
 
@@ -261,10 +263,12 @@ def _draw_ratio(axes: Axes, place: int, found: Ratio, color: str, ends: tuple[fl
         at, place, marker=marker, markersize=5.5, color=color, markeredgecolor="white", markeredgewidth=0.8,
         clip_on=False,
     )  # fmt: skip
-    text = f"{ratio(found.value, found.low, found.high)} ({interval(found.low, found.high)}) {marked_verdict(found)}"
+    ends_text = "" if math.isnan(found.low) else f" ({interval(found.low, found.high)})"
     axes.annotate(
-        text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=7.5, annotation_clip=False
-    )
+        f"{ratio(found.value, found.low, found.high)}{ends_text} {marked_verdict(found)}",
+        (1, place), (BESIDE, 0), xycoords=("axes fraction", "data"), textcoords="offset points", va="center",
+        fontsize=7.5, annotation_clip=False,
+    )  # fmt: skip
 
 
 def _draw_share(axes: Axes, side: RunSide, key: str, place: float, height: float, color: str, pattern: str) -> None:

@@ -372,6 +372,9 @@ def test_an_interval_that_the_frame_cuts_has_an_arrowhead_there(tmp_path: Path) 
     }
     low, high = axes.get_xlim()
     assert heads == {("<", (low,)), (">", (high,))}
+    single = ratios(compare_run(SyntheticRun(rounds=1).write(tmp_path / "single")))
+    assert single is not None
+    assert {text.get_text().partition(" ")[2] for text in single.axes[0].texts} == {"undecided"}
     narrow = ratios(compare_run(SyntheticRun(rounds=2).write(tmp_path / "narrow")))
     assert narrow is not None
     assert not {"<", ">"} & {str(line.get_marker()) for line in narrow.axes[0].lines}
