@@ -1,6 +1,7 @@
 """The look that all figures share: a color for each phase, labels, and how figures are saved."""
 
 import io
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -118,28 +119,33 @@ def lay_out_narrowly(figure: Figure) -> None:
             axes.tick_params(axis="y", labelleft=True)  # also of what stood beside another one with the same scale
     for axes in panels:
         title, where = axes.get_title(loc="left"), axes.get_title(loc="right")
-        lines = "\n".join(filter(None, (broken(title, NARROW_TITLE), where)))
+        lines = "\n".join(filter(None, (_broken_anew(title, NARROW_TITLE), where)))
         axes.set_title(lines, fontsize="medium", fontweight="bold", loc="left", parse_math=False)
         axes.set_title("", loc="right")
         axes.set_xlabel("\n".join(broken(line, NARROW_TITLE) for line in axes.get_xlabel().splitlines()))
         if axes.get_xscale() == "log":
             _thin_out(axes)
-        names = [broken(label.get_text(), NARROW_LABEL) for label in axes.get_yticklabels()]
+        names = [_broken_anew(label.get_text(), NARROW_LABEL) for label in axes.get_yticklabels()]
         if not isinstance(axes.yaxis.get_major_formatter(), ScalarFormatter):
             axes.set_yticks(axes.get_yticks(), names, parse_math=False)
         for text in axes.texts:
-            text.set_text(broken(text.get_text(), NARROW_NOTE))
+            text.set_text(_broken_anew(text.get_text(), NARROW_NOTE))
             text.set_visible(isinstance(text, Annotation))  # what stands inside a bar has no room there
     entries = 0
     for legend in figure.legends:
         handles = [handle for handle in legend.legend_handles if handle]
-        labels = [broken(text.get_text(), NARROW_NOTE) for text in legend.get_texts()]
+        labels = [_broken_anew(text.get_text(), NARROW_NOTE) for text in legend.get_texts()]
         legend.remove()
         figure.legend(handles, labels, loc="outside upper left", ncols=2, frameon=False, fontsize="small")
         entries += len(labels)
     height = figure.get_figheight() * len(panels) / rows + 0.2 * len(panels) + 0.1 * entries
     figure.set_size_inches(NARROW_WIDTH, height)
     figure.set_layout_engine("constrained")
+
+
+def _broken_anew(text: str, width: int) -> str:
+    """A text that has been broken, broken for another width; no blank comes where its lines were parts of one name."""
+    return broken(re.sub(r"(?<=\S-)\n|\n(?=[+/]\S)", "", text), width)
 
 
 def _thin_out(axes: Axes) -> None:

@@ -199,6 +199,16 @@ def test_names_of_two_lines_stay_inside_the_figure(tmp_path: Path) -> None:
     assert min(begins) > 2.0  # of the 3 points around everything
 
 
+def test_names_are_whole_on_a_phone(tmp_path: Path) -> None:
+    name = "critic-and-reward-on-their-own-device-only-updates-overlap/staleness=1"
+    figure = waterfall(compare_run(SyntheticRun({"standard": STANDARD, name: SPLIT}, rounds=1).write(tmp_path / "run")))
+    assert figure is not None
+    assert "\n" in figure.axes[0].get_yticklabels()[-1].get_text()
+    style.lay_out_narrowly(figure)
+    for text in (figure.axes[0].get_yticklabels()[-1].get_text(), figure.axes[0].get_title(loc="left")):
+        assert name in text.replace("\n", "")
+
+
 def test_panels_of_a_report_are_as_many_beside_each_other_as_are_legible(tmp_path: Path) -> None:
     layouts = dict.fromkeys(("standard", "b", "c", "d"), STANDARD)
     figure = steps(compare_run(SyntheticRun(layouts, rounds=1).write(tmp_path / "run")))
