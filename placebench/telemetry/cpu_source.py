@@ -43,6 +43,7 @@ class CpuSource:
         self._added = added
         self._clock = clock
         self._series = {device: _CpuSeries(device, count) for device, count in {**cores, CONTROLLER: 1}.items()}
+        self._stolen = _StolenTime()
         self._children_due = clock.mono()
 
     def header(self) -> dict[str, Any]:
@@ -63,7 +64,8 @@ class CpuSource:
                 self._series[entry.device].add_worker(entry.pid)
         self._find_children()
         for series in self._series.values():
-            yield series.sample(self._clock)
+            of_host = {"stolen": self._stolen.share()} if series.device == CONTROLLER else {}
+            yield series.sample(self._clock) | of_host
 
     def keep_up(self) -> Iterator[dict[str, Any]]:
         """Nothing is kept that could be lost or would be left to report."""
@@ -83,6 +85,23 @@ class CpuSource:
                 series.add_children()
         took = self._clock.mono() - start
         self._children_due = start + max(_CHILDREN_EVERY_S, took / _CHILDREN_SHARE)
+
+
+class _StolenTime:
+    """CPU time that the host's hypervisor gave to other guests while this one wanted it, as the kernel counts it."""
+
+    def __init__(self) -> None:
+        self._last = psutil.cpu_times()
+
+    def share(self) -> float | None:
+        """Its share of what was wanted since the last reading; None where nothing was wanted."""
+        now, last = psutil.cpu_times(), self._last
+        self._last = now
+        wanted = sum(
+            getattr(now, of) - getattr(last, of) for of in ("user", "nice", "system", "irq", "softirq", "steal")
+        )
+        # The counters of a core that goes offline fall.
+        return min(1.0, max(0.0, now.steal - last.steal) / wanted) if wanted > 0 else None
 
 
 class _CpuSeries:

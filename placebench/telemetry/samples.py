@@ -86,6 +86,12 @@ QUANTITIES: tuple[Quantity, ...] = (
         " CPU devices",
     ),
     Quantity("processes", "1", _CPU, "processes counted: the worker and its children, the controller alone"),
+    Quantity(
+        "stolen", "1", _CPU,
+        # proc_stat(5), "steal"
+        "of the CPU time that the host wanted since the previous sample, the share that its hypervisor gave to other"
+        " guests; of the controller alone, null on CPU devices",
+    ),
     Quantity("memory_reserved_bytes", "B", _NVML, "reserved by the driver, at the sample"),
     Quantity("temperature_c", "°C", _NVML, "of the GPU, once a second"),
     Quantity("clock_sm_mhz", "MHz", _NVML, "of the SMs, at the sample"),

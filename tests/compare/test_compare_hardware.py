@@ -41,6 +41,17 @@ def test_limits_are_named_with_their_share(tmp_path: Path, bits: int, words: lis
     ]
 
 
+@pytest.mark.parametrize(("share", "is_told"), [(0.015, False), (0.125, True), (None, False)])
+def test_cpu_time_that_other_guests_got_is_told(tmp_path: Path, share: float | None, is_told: bool) -> None:
+    found = warnings(tmp_path, samples=GPU_SAMPLES | {"stolen": share})
+    assert found == [
+        f"{name}: the hypervisor gave other guests 12 % of the CPU time that this host wanted: what waits for the host"
+        " varies with them"
+        for name in ("standard", "split")
+        if is_told
+    ]
+
+
 def rewrite_samples(path: Path, trials: str, **values: Any) -> Path:
     """Change every sample of some launches."""
     for file in path.glob(f"trials/{trials}/devices.jsonl"):

@@ -1,15 +1,19 @@
-"""How often the CPU source looks children up; what it samples is in `test_sampler`."""
+"""How often the CPU source looks children up, and what it says of the host; what else it samples: `test_sampler`."""
 
 import os
+import time
+from collections import namedtuple
 from itertools import pairwise
 
+import psutil
 import pytest
 
 from placebench.telemetry import cpu_source
 from placebench.telemetry.cpu_source import CpuSource, JobProcess
-from placebench.telemetry.spans import SpanClock
+from placebench.telemetry.spans import CONTROLLER, SpanClock
 
 SAMPLE_S = 0.0625
+Times = namedtuple("Times", ["user", "nice", "system", "idle", "irq", "softirq", "steal"])
 
 
 class SetClock(SpanClock):
@@ -46,3 +50,26 @@ def test_a_look_for_children_takes_half_a_percent_of_a_core_at_most(
     between = [later - earlier for earlier, later in pairwise(looks)]
     assert between
     assert all(every_s - 1e-9 <= seconds <= every_s + SAMPLE_S + 1e-9 for seconds in between)
+
+
+def test_cpu_time_that_other_guests_got_is_a_share_of_what_was_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter(
+        [
+            Times(user=10.0, nice=0.0, system=5.0, idle=100.0, irq=0.0, softirq=0.0, steal=1.0),
+            Times(user=12.0, nice=0.5, system=5.5, idle=900.0, irq=0.0, softirq=0.0, steal=2.0),
+            Times(user=12.0, nice=0.5, system=5.5, idle=999.0, irq=0.0, softirq=0.0, steal=2.0),
+            Times(user=15.0, nice=0.5, system=5.5, idle=999.0, irq=0.0, softirq=0.0, steal=1.0),
+        ]
+    )
+    monkeypatch.setattr(psutil, "cpu_times", lambda: next(readings))
+    source = CpuSource({"cpu:0": 1}, lambda: [], SetClock())
+    samples = [{line["device"]: line["stolen"] for line in source.read()} for _ in range(3)]
+    assert samples == [{"cpu:0": None, CONTROLLER: share} for share in (0.25, None, 0.0)]
+
+
+def test_what_this_host_counts_is_a_share() -> None:
+    source = CpuSource({}, lambda: [], SetClock())
+    deadline = time.monotonic() + 10.0
+    while (share := next(source.read())["stolen"]) is None:
+        assert time.monotonic() < deadline
+    assert 0.0 <= share <= 1.0

@@ -1,4 +1,4 @@
-"""States of the devices that can decide a comparison in place of the placements: clocks, limits, other processes."""
+"""States of devices and host that can decide a comparison in place of the placements: clocks, limits, others."""
 
 from collections.abc import Iterator
 
@@ -19,14 +19,17 @@ from placebench.telemetry.samples import CLOCK_LIMITS
 LIMITED_SHARE = 0.05
 # Relative differences of SM clocks from which they are worth a word: between placements they bias the verdict directly.
 CLOCK_DIFFERENCE = 0.02
+# Share of the CPU time wanted from which it is worth a word that others got it.
+STOLEN_SHARE = 0.02
 
 
 def hardware_warnings(comparison: Comparison) -> Iterator[str]:
-    """What the files show of limits, unequal clocks, slow devices and other processes, one line each."""
+    """What the files show of limits, unequal clocks, slow devices, other guests and processes, one line each."""
     for side in comparison.placements:
         samples = [_measured_samples(launch) for launch in side.launches]
         joined = pd.concat(samples) if samples else pd.DataFrame()
         yield from _limits(side, joined)
+        yield from _stolen(side, joined)
         yield from slow_clocks(side, joined)
         yield from slow_devices(side)
         for launch, measured in zip(side.launches, samples, strict=True):
@@ -51,6 +54,15 @@ def _limits(side: RunSide, samples: pd.DataFrame) -> Iterator[str]:
         share = float(((reasons & bit) != 0).mean()) if len(reasons) else 0.0
         if share >= LIMITED_SHARE:
             yield f"{side.name}: {words} lowered the clocks in {quantity(share, '1')} of the samples"
+
+
+def _stolen(side: RunSide, samples: pd.DataFrame) -> Iterator[str]:
+    share = float(samples["stolen"].mean()) if "stolen" in samples else np.nan
+    if share >= STOLEN_SHARE:
+        yield (
+            f"{side.name}: the hypervisor gave other guests {quantity(share, '1')} of the CPU time that this host"
+            " wanted: what waits for the host varies with them"
+        )
 
 
 def _unequal_clocks(first: RunSide, other: RunSide) -> Iterator[str]:
