@@ -163,6 +163,7 @@ def shared_options(function: _Function) -> _Function:
 
 def read_request(given: Mapping[str, Any]) -> "RunRequest":
     """The options of `run` that were given, over `--config`, and what of them cannot be read."""
+    from placebench.plan.given import GivenRun
     from placebench.plan.request import build_request
 
     present = {name: value for name, value in given.items() if value is not None}
@@ -177,4 +178,4 @@ def read_request(given: Mapping[str, Any]) -> "RunRequest":
     }
     reasons = {WORKLOAD_KEYS.get(name, name): reason for name, reason in wrong.items()}
     job, command = present.pop("job", None), present.pop("command", ())
-    return build_request(present, short, settings, config, reasons, job=job, command=command)
+    return build_request(GivenRun(present, short, settings, config, reasons, job, command))

@@ -8,19 +8,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
-from placebench.errors import Reasons, UsageError
+from placebench.errors import Reasons
+from placebench.plan.given import GivenFile, GivenRun, origin
 from placebench.record.checkpoints import read_checkpoint
-from placebench.spec.auto_rounds import DEFAULT_ROUNDS, LEAST_PRECISION, MOST_ROUNDS, REAL_MODEL_ROUNDS, AutoRounds
+from placebench.spec.auto_rounds import DEFAULT_ROUNDS, LEAST_PRECISION, REAL_MODEL_ROUNDS, AutoRounds
 from placebench.spec.check import Check, Facts
-from placebench.spec.config import find_line, load_yaml, read_settings
-from placebench.spec.launchers import LAUNCHERS, RAY
+from placebench.spec.launchers import RAY
 from placebench.spec.legible import shown
-from placebench.spec.nested import merge, nest
-from placebench.spec.words import names_file, readable_placements
-from placebench.spec.workload import SMALL_MODEL, Workload, keys_below, workload_keys
+from placebench.spec.nested import merge
+from placebench.spec.words import readable_placements
+from placebench.spec.workload import SMALL_MODEL, Workload, workload_keys
 from placebench.spec.workload_reading import JOB_RUN_KEYS, RUN_KEYS, gives, read_workload
 
 DEFAULT_PLACEMENTS = "standard,split"
@@ -101,156 +100,87 @@ class RunRequest:
         return reason
 
 
-def build_request(
-    options: Mapping[str, Any],
-    short: Mapping[str, tuple[str, Any]],
-    settings: Sequence[str],
-    config: Path | None,
-    wrong: Mapping[str, str] = MappingProxyType({}),
-    *,
-    job: str | None = None,
-    command: Sequence[str] = (),
-) -> RunRequest:
-    """Put together what options, `--set` and `--config` say; what is wrong with them is in the request.
+def build_request(given: GivenRun) -> RunRequest:
+    """Put together what options, `--set` and the file say; what is wrong with them is in the request."""
+    reasons = Reasons(given.wrong.values())
+    file = given.read_file(reasons)
+    if given.job is not None or "job" in file.content or "command" in file.content:
+        return _job_request(given, file, reasons)
+    return _own_request(given, file, reasons)
 
-    Args:
-        options: fields of `RunRequest` by name that were given as options.
-        short: by dotted workload key, the option given that is short for it, such as `--batch-size`, and its value.
-        settings: `key=value` of every `--set`.
-        config: the YAML file; None without one.
-        wrong: by field of `RunRequest` or dotted workload key, why an option that was given cannot be read.
-        job: what `--job` names, a framework or a job file; None without it.
-        command: the words behind `--`.
-    """
-    reasons = Reasons()
-    reasons.add(wrong.values())
-    if job is not None and names_file(job):
-        if config:
-            reasons.add([f"--job {job} and --config {config} both name a file: write all of it in one"])
-        config = Path(job)
-    content = reasons.attempt(lambda: load_yaml(config)) if config else {}
-    if job is not None or (content and not content.keys().isdisjoint(("job", "command"))):
-        unknown = {*wrong, *(key for key in ("job", *RUN_KEYS) if content is None and key not in options)}
-        return _job_request(options, short, settings, config, content or {}, reasons, unknown, job, command)
-    if command:
-        reasons.add([f"{shown(shlex.join(command))}: a command needs --job: name its framework, or command"])
-    run_keys = {}
-    for key in RUN_KEYS:
-        if config and content and key in content:
-            run_keys[key] = reasons.attempt(partial(_run_value, config, key, content[key]))
-    setting_keys = {setting.partition("=")[0].strip() for setting in settings}
-    over, malformed = read_settings(settings, reasons)
-    clashes = {key: flag for key, (flag, _) in short.items() if key in setting_keys or gives(over, key)}
-    reasons.add(f"{flag} and --set {key} are the same setting: give it once" for key, flag in clashes.items())
-    sections = {key: flag for key, (flag, _) in short.items() if not isinstance(over.get(_section(key), {}), Mapping)}
-    reasons.add(
-        f"--set {_section(key)} is a section of {flag}, and no value: leave one of them out"
-        for key, flag in sections.items()
-    )
-    clashes |= sections
-    for key, (_, value) in short.items():
-        over = merge(over, nest(key.split("."), value))
-    unknown = {*wrong, *clashes}
-    unknown |= {key for key, value in run_keys.items() if value is None and key not in options}
-    unknown |= {below for key in malformed for below in keys_below(key)}
-    if content is None:
-        unknown |= {key for key in RUN_KEYS if key not in options}
-        unknown |= {key for key in workload_keys() if not gives(over, key)}
-    flags = {key: flag for key, (flag, _) in short.items()} | dict.fromkeys(setting_keys, "--set")
+
+def _own_request(given: GivenRun, file: GivenFile, reasons: Reasons) -> RunRequest:
+    """For placebench's own job: the file has keys of the workload beside those of the run."""
+    if given.command:
+        reasons.add([f"{shown(shlex.join(given.command))}: a command needs --job: name its framework, or command"])
+    run_values = file.run_values(RUN_KEYS, reasons)
+    over, unread = given.laid_over(reasons)
+    if not file.is_readable:
+        unread |= {key for key in workload_keys() if not gives(over, key)}
+    content = {key: value for key, value in file.content.items() if key not in RUN_KEYS}
     return RunRequest(
-        workload=merge({key: value for key, value in (content or {}).items() if key not in RUN_KEYS}, over),
-        origin=lambda key: _origin(key, flags, config),
-        places={key: _place(config, key) for key in run_keys.keys() - options.keys() - unknown} if config else {},
+        workload=merge(content, over),
+        origin=partial(origin, flags=given.flags(), file=file, otherwise="workload"),
+        **_of_run(given.options, run_values, file, unread | given.unknown(file, run_values)),
         wrong=reasons.lines,
-        unknown=frozenset(unknown),
-        **{**run_keys, **options},
     )
 
 
-def _section(key: str) -> str:
-    """The section of a dotted key; empty of a key of none."""
-    return key.rpartition(".")[0]
-
-
-def _job_request(
-    options: Mapping[str, Any],
-    short: Mapping[str, tuple[str, Any]],
-    settings: Sequence[str],
-    config: Path | None,
-    content: Mapping[str, Any],
-    reasons: Reasons,
-    unknown: set[str],
-    job: str | None,
-    command: Sequence[str],
-) -> RunRequest:
-    """As `build_request`, for a job of the user's: the file has its keys beside those of the run."""
-    keys = {key: value for key, value in content.items() if key not in RUN_KEYS or key == "placements"}
-    run_keys = {}
-    for key in JOB_RUN_KEYS:
-        if config and key in content:
-            run_keys[key] = reasons.attempt(partial(_run_value, config, key, content[key]))
-            unknown |= {key} if run_keys[key] is None and key not in options else set()
-    given = {key: (flag, value) for key, (flag, value) in short.items() if key in JOB_SHORT_KEYS}
-    keys |= {key: value for key, (_, value) in given.items()}
-    options = dict(options)
-    if (address := options.pop("ray_address", None)) is not None:
-        keys["ray"] = address
-    if job is not None and not names_file(job):
-        keys["job"] = job
-    if command:
-        if "command" in content:
-            reasons.add([f"{config}: command, and the command behind --, are the same setting: give it once"])
-        keys["command"] = list(command)
-    foreign = [flag for key, (flag, _) in short.items() if key not in given] + ["--set"] * bool(settings)
-    others = [name for name in _OWN_JOBS if options.pop(name, None) is not None]
-    foreign += [f"--{name.replace('_', '-').removesuffix('-s')}" for name in others]
-    foreign += [f"launcher in {config}"] * ("launcher" in content)
-    if foreign:
+def _job_request(given: GivenRun, file: GivenFile, reasons: Reasons) -> RunRequest:
+    """For a job of the user's: the file has its keys beside those of the run."""
+    run_values = file.run_values(JOB_RUN_KEYS, reasons)
+    keys, flags = _job_keys(given, file, reasons)
+    if foreign := _foreign_to_jobs(given, file):
         what = "is" if len(foreign) == 1 else "are"
         reasons.add([f"{', '.join(foreign)} {what} for placebench's own job: a job of yours has it in its own command"])
-    if "placements" not in options and (named := keys.get("placements")) and isinstance(named, list | Mapping):
-        run_keys["placements"] = ",".join(map(str, named))
-    flags = {key: flag for key, (flag, _) in given.items()} | ({"ray": "--ray-address"} if address else {})
-    flags |= {"job": "--job"} if job is not None else {}
+    # With settings of their own for each, if it is a mapping.
+    if isinstance(named := keys.get("placements"), list | Mapping) and named:
+        run_values["placements"] = ",".join(map(str, named))
+    options = {name: value for name, value in given.options.items() if name not in (*_OWN_JOBS, "ray_address")}
+    unknown = given.unknown(file, run_values) | (set() if file.is_readable else {"job"})
     return RunRequest(
         job=keys,
-        origin=lambda key: _origin(key, flags, config, "the job"),
-        places={key: _place(config, key) for key in run_keys.keys() - options.keys() - unknown} if config else {},
+        origin=partial(origin, flags=flags, file=file, otherwise="the job"),
+        **_of_run(options, run_values, file, unknown),
         wrong=reasons.lines,
-        unknown=frozenset(unknown),
-        **{**run_keys, **options},
     )
 
 
-def _origin(key: str, flags: Mapping[str, str], config: Path | None, preset: str = "workload") -> str:
-    """Where a workload key was set: options at or below it, else the line of the file, else the preset."""
-    given = [flag for name, flag in flags.items() if name == key or name.startswith(f"{key}.") or key == "workload"]
-    if given:
-        return ", ".join(dict.fromkeys(given))
-    return _place(config, key) if config else preset
+def _of_run(
+    options: Mapping[str, Any], run_values: Mapping[str, Any], file: GivenFile, unknown: set[str]
+) -> dict[str, Any]:
+    """The fields of a request that are of the run: options over values of the file, and where these stand."""
+    places = {key: file.place(key) for key in run_values.keys() - options.keys() - unknown}
+    return {**run_values, **options, "places": places, "unknown": frozenset(unknown)}
 
 
-def _place(config: Path, key: str) -> str:
-    """The line of the file that sets a key; the file alone for a default of it, or for a pipe, which is read once."""
-    line = find_line(config, key)
-    return str(config) if line is None else f"{config}, line {line}"
+def _job_keys(given: GivenRun, file: GivenFile, reasons: Reasons) -> tuple[dict[str, Any], dict[str, str]]:
+    """The keys of a job, those of its file under those of options; and the options, by key."""
+    keys = {key: value for key, value in file.content.items() if key not in RUN_KEYS or key == "placements"}
+    flags = {}
+    for key, (flag, value) in given.short.items():
+        if key in JOB_SHORT_KEYS:
+            keys[key], flags[key] = value, flag
+    if (address := given.options.get("ray_address")) is not None:
+        keys["ray"] = address
+        flags |= {"ray": "--ray-address"} if address else {}
+    if given.job is not None:
+        flags["job"] = "--job"
+        if not given.names_job_file:
+            keys["job"] = given.job
+    if given.command:
+        if "command" in file.content:
+            reasons.add([f"{file.path}: command, and the command behind --, are the same setting: give it once"])
+        keys["command"] = list(given.command)
+    return keys, flags
 
 
-def _run_value(config: Path, key: str, value: Any) -> Any:
-    """The checked value of a key of the file that belongs to the run, not to the workload."""
-    where = f"{_place(config, key)}: {key}"
-    if key == "rounds":
-        if value != "auto" and (type(value) is not int or not 1 <= value <= MOST_ROUNDS):
-            raise UsageError(f"{where}: {shown(value)} is neither a number from 1 to {MOST_ROUNDS} nor auto")
-        return value
-    if key == "launcher" and value not in LAUNCHERS:
-        raise UsageError(f"{where}: {shown(value)} is neither {' nor '.join(LAUNCHERS)}")
-    if key == "placements" and isinstance(value, list) and all(isinstance(word, str) for word in value):
-        return ",".join(value)
-    if not isinstance(value, str):
-        example = "a list of words, such as [standard, split]" if key == "placements" else "text"
-        raise UsageError(f"{where}: {shown(value)} is not {example}")
-    return Path(value) if key == "out" else value
+def _foreign_to_jobs(given: GivenRun, file: GivenFile) -> list[str]:
+    """What is given that only placebench's own job has."""
+    short = [flag for key, (flag, _) in given.short.items() if key not in JOB_SHORT_KEYS]
+    others = [f"--{name.replace('_', '-').removesuffix('-s')}" for name in _OWN_JOBS if name in given.options]
+    in_file = [f"launcher in {file.path}"] if "launcher" in file.content else []
+    return [*short, *(["--set"] if given.settings else []), *others, *in_file]
 
 
 def request_facts(request: RunRequest) -> Facts:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from placebench.cli import main
 from placebench.errors import UsageError
 from placebench.plan.as_config import config_text
+from placebench.plan.given import GivenRun
 from placebench.plan.plan import Plan, make_plan
 from placebench.plan.request import RunRequest, build_request
 from placebench.spec.workload import workload_keys
@@ -70,7 +71,7 @@ def test_the_file_of_a_plan_asks_for_the_same_plan(tmp_path: Path, values: dict[
     text = config_text(plan, request, ["placebench", "run"])
     file = tmp_path / "plan.yaml"
     file.write_text(text, encoding="utf-8")
-    again = build_request({"dry_run": True}, {}, [], file)
+    again = build_request(GivenRun({"dry_run": True}, config=file))
     planned = make_plan(again)
     assert facts(planned) == facts(plan)
     assert config_text(planned, again, ["placebench", "run"]) == text

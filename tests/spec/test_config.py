@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placebench.errors import UsageError
+from placebench.plan.given import GivenRun
 from placebench.plan.request import build_request
 from placebench.spec.check import Facts
 from placebench.spec.config import find_line, load_yaml, parse_settings
@@ -81,7 +82,7 @@ def test_a_key_that_is_set_twice_has_one_value() -> None:
         "--set batch.size: is given as 8 and 16: give it once",
         "--set steps: is a section of --set steps.a, and no value: leave one of them out",
     ]
-    request = build_request({}, {}, ["batch.size=8", "batch={size: 16}"], None)
+    request = build_request(GivenRun(settings=["batch.size=8", "batch={size: 16}"]))
     assert request.unknown == {"batch.size"}
 
 
@@ -94,7 +95,7 @@ def test_a_setting_needs_key_and_value(setting: str) -> None:
 def request_for(tmp_path: Path, yaml: str, options: Mapping[str, tuple[str, Any]], settings: list[str]) -> Workload:
     path = tmp_path / "bench.yaml"
     path.write_text(yaml)
-    request = build_request({}, options, settings, path)
+    request = build_request(GivenRun(short=options, settings=settings, config=path))
     return build_workload(request.workload, request.origin)
 
 
@@ -130,18 +131,18 @@ def test_run_keys_of_the_file_give_way_to_options(tmp_path: Path) -> None:
     path.write_text(
         "placements: [standard, split/overlap=none]\nrounds: 5\ndevices: cpu:4\nname: mine\nout: elsewhere\n"
     )
-    request = build_request({"rounds": 2}, {}, [], path)
+    request = build_request(GivenRun({"rounds": 2}, config=path))
     assert request.placements == "standard,split/overlap=none"
     assert (request.rounds, request.devices, request.name, request.out) == (2, "cpu:4", "mine", Path("elsewhere"))
 
 
 def test_the_same_setting_twice_is_refused() -> None:
-    request = build_request({}, {"batch.size": ("--batch-size", 8)}, ["batch.size=16"], None)
+    request = build_request(GivenRun(short={"batch.size": ("--batch-size", 8)}, settings=["batch.size=16"]))
     assert request.wrong == ("--batch-size and --set batch.size are the same setting: give it once",)
     assert request.unknown == {"batch.size"}
-    below = build_request({}, {"batch.size": ("--batch-size", 8)}, ["batch={size: 16}"], None)
+    below = build_request(GivenRun(short={"batch.size": ("--batch-size", 8)}, settings=["batch={size: 16}"]))
     assert below.wrong == request.wrong
-    section = build_request({}, {"batch.size": ("--batch-size", 8)}, ["batch=3"], None)
+    section = build_request(GivenRun(short={"batch.size": ("--batch-size", 8)}, settings=["batch=3"]))
     assert section.wrong == ("--set batch is a section of --batch-size, and no value: leave one of them out",)
 
 
@@ -150,7 +151,7 @@ def test_all_that_is_wrong_with_settings_file_and_options_is_kept(tmp_path: Path
     path.write_text("rounds: 0\ndevices: 4\nname: mine\nsteps: 7\n")
     options = {"seed": ("--seed", 1), "batch.size": ("--batch-size", 8)}
     settings = ["=3", "seed=2", "batch.size=4", "batch.group_size=[", "data"]
-    request = build_request({"rounds": 2}, options, settings, path, {"steps": "--steps: no number"})
+    request = build_request(GivenRun({"rounds": 2}, options, settings, path, {"steps": "--steps: no number"}))
     assert [line.removeprefix(f"{path}, ") for line in request.wrong] == [
         "--steps: no number",
         "line 1: rounds: 0 is neither a number from 1 to 10000 nor auto",
@@ -167,7 +168,7 @@ def test_all_that_is_wrong_with_settings_file_and_options_is_kept(tmp_path: Path
 
 
 def test_of_a_file_that_cannot_be_read_only_what_options_say_is_known(tmp_path: Path) -> None:
-    request = build_request({"rounds": 2}, {}, ["seed=4"], tmp_path / "nowhere.yaml")
+    request = build_request(GivenRun({"rounds": 2}, settings=["seed=4"], config=tmp_path / "nowhere.yaml"))
     assert {"placements", "devices", "out", "name", "model", "batch.size"} <= request.unknown
     assert request.unknown.isdisjoint({"rounds", "seed"})
 
@@ -282,7 +283,7 @@ def test_a_wrong_value_is_traced_to_where_it_was_set(
 def test_a_wrong_file_is_one_line_with_its_place(tmp_path: Path, yaml: str, reason: str) -> None:
     path = tmp_path / "bench.yaml"
     path.write_text(yaml)
-    (found,) = build_request({}, {}, [], path).wrong
+    (found,) = build_request(GivenRun(config=path)).wrong
     assert reason in found
 
 
@@ -306,7 +307,7 @@ def test_what_the_shell_has_opened_is_read_once() -> None:
     read, write = os.pipe()
     with os.fdopen(write, "w") as stream:
         stream.write("steps: 3\nrounds: 0\n")
-    (found,) = build_request({}, {}, [], Path(f"/dev/fd/{read}")).wrong
+    (found,) = build_request(GivenRun(config=Path(f"/dev/fd/{read}"))).wrong
     assert found.startswith(f"/dev/fd/{read}: rounds: 0 is neither a number")
     os.close(read)
 
