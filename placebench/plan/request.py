@@ -162,8 +162,7 @@ def _job_keys(given: GivenRun, file: GivenFile, reasons: Reasons) -> tuple[dict[
         if key in JOB_SHORT_KEYS:
             keys[key], flags[key] = value, flag
     if (address := given.options.get("ray_address")) is not None:
-        keys["ray"] = address
-        flags |= {"ray": "--ray-address"} if address else {}
+        keys["ray"], flags["ray"] = address, "--ray-address"
     if given.job is not None:
         flags["job"] = "--job"
         if not given.names_job_file:

@@ -158,6 +158,11 @@ def job_file(text: str) -> str:
             "command: /bin/sh -c true {ray_address}\nray: own\nenv: {PATH: /bin-of-nobody}",
             ["ray: there is no program ray on PATH to start the job's own Ray with"],
         ),
+        (
+            ["--job", "command", "--ray-address", "", "--", "python", "plain.py"],
+            "",
+            ["placebench: --ray-address: '' is neither none, own nor HOST:PORT"],
+        ),
         (["--job", "mine.yaml"], "command: python x\nrounds: 0", ["rounds: 0 is neither a number from 1"]),
         (["--job", "verl", "--write-config", "plain.py"], "", ["plain.py: it is there already"]),
         (["--job", "verl", "--print-config", "--", "python"], "", ["--print-config is for placebench's own job"]),
