@@ -26,8 +26,8 @@ from reference import facts
 
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.measure.sides import run_sides
-from placebench.record.folder import read_jsonl
 from placebench.record.run_file import RunFile
+from placebench.record.writing import read_jsonl
 from placebench.spec.shapes import PRESETS
 from placebench.tasks.tokenizer import CHARACTERS
 

@@ -55,8 +55,9 @@ from placebench.host.ownership import own_run
 from placebench.host.processes import stop_process
 from placebench.plan.plan import Plan, PlannedLaunch, make_plan
 from placebench.plan.request import RunRequest
-from placebench.record.folder import Status, Trial, read_jsonl, write_json
+from placebench.record.folder import Status, Trial
 from placebench.record.progress import LaunchState
+from placebench.record.writing import read_jsonl, write_json
 from placebench.run.launch import JOB, SAMPLER, Launcher
 from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.config import parse_settings

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import t
 
 from placebench.errors import UsageError
-from placebench.record.folder import read_jsonl
+from placebench.record.writing import read_jsonl
 from placebench.spec.text import plural
 
 Timings: TypeAlias = dict[str, list[float]]

@@ -26,7 +26,8 @@ import psutil
 
 from placebench.compare.statistics.estimates import compare
 from placebench.compare.statistics.verdicts import Better
-from placebench.record.folder import RunFolder, Status, read_jsonl
+from placebench.record.folder import RunFolder, Status
+from placebench.record.writing import read_jsonl
 from placebench.spec.text import factor
 
 RUN = "20260301T100000Z-long"

@@ -21,7 +21,8 @@ from placebench.jobs import ppo
 from placebench.ppo.controller import Controller, StepRecord
 from placebench.ppo.generation import Generation
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
-from placebench.record.folder import FINISHING, TRACING, Trial, append_jsonl, append_to
+from placebench.record.folder import FINISHING, TRACING, Trial
+from placebench.record.writing import append_jsonl, append_to
 from placebench.run.manifest import package_versions
 from placebench.spec.nested import merge
 from placebench.spec.phases import PHASE

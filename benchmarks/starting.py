@@ -35,7 +35,7 @@ from placebench.compare.statistics.verdicts import Better
 from placebench.errors import PlacebenchError
 from placebench.host.devices import discover
 from placebench.host.machine import usable_cores
-from placebench.record.folder import read_jsonl
+from placebench.record.writing import read_jsonl
 from placebench.spec.devices import parse_devices
 
 HERE = Path(__file__).resolve().parents[1]

@@ -24,7 +24,7 @@ try:
     from placebench.logs.registry import FORMATS
     from placebench.logs.run import run_of_logs
     from placebench.logs.timing import Kind, Timings
-    from placebench.record.folder import replacing
+    from placebench.record.writing import replacing
     from placebench.report import figures
     from placebench.report.style import save_figure
     from placebench.spec.auto_rounds import MOST_STEPS

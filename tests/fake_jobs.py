@@ -15,9 +15,10 @@ import psutil
 from placebench.jobs.job import Job
 from placebench.jobs.spec import JobSpec
 from placebench.jobs.start import job_launch
-from placebench.record.folder import Trial, read_jsonl
+from placebench.record.folder import Trial
 from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import PlacementRecord
+from placebench.record.writing import read_jsonl
 from placebench.spec.bound import RunPlacement, bind
 from placebench.spec.devices import Device
 

@@ -10,8 +10,9 @@ from typing import Any
 from layouts import SPLIT, step_spans
 from synthetic_run import SyntheticRun
 
-from placebench.record.folder import RunFolder, Status, Trial, append_jsonl, write_json
+from placebench.record.folder import RunFolder, Status, Trial
 from placebench.record.progress import PhaseTime, Progress
+from placebench.record.writing import append_jsonl, write_json
 from placebench.serve.run_files import RunFiles
 from placebench.serve.sections import Cursor, Sections
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from placebench.host.processes import LaunchMark, launch_processes
-from placebench.record.folder import Trial, read_jsonl
+from placebench.record.folder import Trial
 from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import PlacementRecord
+from placebench.record.writing import read_jsonl
 from placebench.spec.bound import bind
 from placebench.spec.config import parse_settings
 from placebench.spec.devices import Device, device_to_dict

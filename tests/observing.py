@@ -9,8 +9,9 @@ from synthetic_run import SyntheticRun, read_json
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
 from placebench.compare.measure.placements import RunSide
-from placebench.record.folder import Trial, write_json
+from placebench.record.folder import Trial
 from placebench.record.job_record import LogRecord
+from placebench.record.writing import write_json
 
 
 def of_job(run: SyntheticRun, path: Path) -> Path:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from layouts import SPLIT, STANDARD, Layout, span_line, step_spans
 
-from placebench.record.folder import RunFolder, Status, Trial, write_json
+from placebench.record.folder import RunFolder, Status, Trial
+from placebench.record.writing import write_json
 from placebench.spec.shapes import PRESETS, JobShapes
 from placebench.telemetry.spans import TRACED_STEP
 

@@ -82,7 +82,7 @@ def predict(
     if plot is not None:
         draw_predictions(found, plot)
     if out is not None:
-        from placebench.record.folder import json_text, write_output
+        from placebench.record.writing import json_text, write_output
 
         with writing("--out", out):
             write_output(out, json_text(asked.calibrations[0].model_dump(mode="json")))

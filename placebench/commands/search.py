@@ -73,7 +73,7 @@ def search(
     from placebench.plan.catalogue import look_up
     from placebench.predict.asking import explain_lookups, uncounted_log_probs
     from placebench.predict.finding import find_placements
-    from placebench.record.folder import write_output
+    from placebench.record.writing import write_output
     from placebench.report.found import print_found, search_file
 
     asked = read_asked(given)

@@ -29,7 +29,7 @@ def share(run: str, out: Path, keep_host: bool) -> None:
     """
     from placebench.commands.runs import find_run
     from placebench.out.share import share as share_run
-    from placebench.record.folder import is_stdout
+    from placebench.record.writing import is_stdout
 
     path = find_run(run)
     with writing("OUT.zip", out):

@@ -13,7 +13,8 @@ from placebench.compare.metrics import STEP_TIME
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.side import Side
 from placebench.errors import BaselineError, LaunchError, UsageError
-from placebench.record.folder import RunFolder, Status, utc_now, write_output
+from placebench.record.folder import RunFolder, Status
+from placebench.record.writing import utc_now, write_output
 from placebench.spec.launchers import RAY
 from placebench.spec.legible import shown
 from placebench.spec.reading import refuse_pipe

@@ -30,7 +30,8 @@ from typing import IO, TYPE_CHECKING, Any
 from placebench.errors import PlacebenchError, UsageError
 from placebench.host import guardian
 from placebench.host.run_lock import lock_run
-from placebench.record.folder import RunFolder, Status, recorded_text, write_json
+from placebench.record.folder import RunFolder, Status, recorded_text
+from placebench.record.writing import write_json
 from placebench.spec.reading import parse_json
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from datetime import datetime
 from pathlib import Path
 
 from placebench.errors import UsageError
-from placebench.record.folder import RunFolder, utc_now
+from placebench.record.folder import RunFolder
+from placebench.record.writing import utc_now
 from placebench.spec.reading import parse_json, read_text
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)

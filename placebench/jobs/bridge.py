@@ -28,9 +28,11 @@ from placebench.jobs.log_steps import Found, StepReader, may_lack_log
 from placebench.jobs.nodes import nodes_of
 from placebench.jobs.places import ray_head
 from placebench.record.end_file import STOPPED, EndFile
-from placebench.record.folder import AFTER, ENDED, IN_STEP, Trial, append_jsonl, append_to, read_end, write_atomically
+from placebench.record.folder import AFTER, ENDED, IN_STEP, Trial
 from placebench.record.launch_file import LaunchFile
 from placebench.record.progress import PhaseTime, Progress
+from placebench.record.tail import read_end
+from placebench.record.writing import append_jsonl, append_to, write_atomically
 from placebench.sessions.own_ray import HEAD_PATIENCE
 from placebench.sessions.torchrun.command import start_bound
 from placebench.spec.devices import Device

@@ -20,18 +20,10 @@ from placebench.host.heap import freeze_heap
 from placebench.jobs.end import end_by
 from placebench.record.checkpoints import new_checkpoint, read_checkpoint
 from placebench.record.end_file import EndFile
-from placebench.record.folder import (
-    FINISHING,
-    IN_STEP,
-    STOPPING,
-    TRACING,
-    Trial,
-    append_jsonl,
-    append_to,
-    write_atomically,
-)
+from placebench.record.folder import FINISHING, IN_STEP, STOPPING, TRACING, Trial
 from placebench.record.launch_file import LaunchFile
 from placebench.record.progress import PhaseClock, Progress
+from placebench.record.writing import append_jsonl, append_to, write_atomically
 from placebench.sessions.base import Session
 from placebench.sessions.own_ray import OwnRay
 from placebench.spec.devices import device_to_dict

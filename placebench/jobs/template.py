@@ -10,7 +10,7 @@ import yaml
 from placebench.errors import UsageError
 from placebench.jobs.registry import ADAPTERS
 from placebench.jobs.spec import NAMES, JobSpec, LogOfJob
-from placebench.record.folder import write_output
+from placebench.record.writing import write_output
 from placebench.spec.legible import shown
 from placebench.spec.words import names_file
 

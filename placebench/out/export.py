@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from placebench.errors import LaunchError, MissingExtraError, PlacebenchError
-from placebench.record.folder import making_folder
+from placebench.record.writing import making_folder
 
 if TYPE_CHECKING:
     from placebench.out.tracked import TrackedRun

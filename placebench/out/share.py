@@ -16,16 +16,9 @@ from placebench.compare.read.run_reading import load_run
 from placebench.errors import UsageError
 from placebench.out.masks import Masks
 from placebench.out.to_files import csv_text, tables_of
-from placebench.record.folder import (
-    RunFolder,
-    Status,
-    Trial,
-    append_jsonl,
-    append_to,
-    replacing_output,
-    write_atomically,
-)
+from placebench.record.folder import RunFolder, Status, Trial
 from placebench.record.run_file import RunFile, StartCheckpoint
+from placebench.record.writing import append_jsonl, append_to, replacing_output, write_atomically
 from placebench.report.build import build_report
 from placebench.report.paths import HTML, MARKDOWN, PLOTS, SUMMARY, TRACE
 

@@ -9,7 +9,7 @@ from placebench.compare.read.run import Run
 from placebench.compare.read.run_reading import load_run
 from placebench.out.loaded import LoadedRun
 from placebench.out.tables import TABLES
-from placebench.record.folder import making_folder, replacing, write_atomically
+from placebench.record.writing import making_folder, replacing, write_atomically
 from placebench.spec.legible import sheet_cell
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from placebench.compare.read.run import Launch, Run, is_whole_step
 from placebench.compare.read.run_reading import load_run
 from placebench.out.tracked import TrackedLaunch, track, wall_offset
-from placebench.record.folder import Status, making_folder, replacing_output
+from placebench.record.folder import Status
+from placebench.record.writing import making_folder, replacing_output
 from placebench.telemetry.samples import QUANTITIES
 from placebench.version import __version__
 

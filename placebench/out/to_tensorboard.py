@@ -10,7 +10,7 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from placebench.out.tracked import TrackedRun
-from placebench.record.folder import making_folder, replacing
+from placebench.record.writing import making_folder, replacing
 from placebench.spec.text import slug
 
 # By `tfevents` TensorBoard knows it. It is always the same, so that the same run is not there twice.

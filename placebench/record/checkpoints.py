@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from placebench.errors import Reasons, UsageError
-from placebench.record.folder import write_json
+from placebench.record.writing import write_json
 from placebench.spec.check import Check
 from placebench.spec.legible import shown
 from placebench.spec.nested import flatten

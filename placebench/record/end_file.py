@@ -5,8 +5,9 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer
 
 from placebench.errors import JobExit, UsageError
-from placebench.record.folder import SCHEMA_VERSION, Trial, write_json
+from placebench.record.folder import SCHEMA_VERSION, Trial
 from placebench.record.parts import Record
+from placebench.record.writing import write_json
 from placebench.spec.reading import parse_json, read_text
 
 STOPPED = "it was stopped before its command ended"

@@ -1,25 +1,17 @@
-"""The files of a run: where they lie and how they are written and read.
+"""The folder of a run and those of its launches: which files lie where, and how a launch stands.
 
 Everything right of the trial folder works from these files alone, so this module needs nothing but the
-standard library. JSONL files are appended one whole line at a time and flushed; a reader of a file whose
-writer was killed drops the unfinished last line.
+standard library.
 """
 
-import contextlib
-import json
-import os
 import shlex
-import shutil
-import sys
-import tempfile
-import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Literal
 
 from placebench.errors import DamagedLaunchError, UsageError
+from placebench.record.writing import write_atomically
 from placebench.spec.reading import exists, parse_json, read_text, regular
 from placebench.spec.text import slug
 
@@ -33,8 +25,6 @@ IN_STEP = "step"
 FINISHING, TRACING, STOPPING, AFTER = "finish", "trace kernels", "stop", "after"
 # That of a launch that has failed, while what the user has come after it runs.
 ENDED = "after the end"
-
-
 # No file has more characters that says how a launch stands.
 _SHORT = 1 << 20
 
@@ -245,133 +235,6 @@ def recorded_text(path: Path, key: Literal["status", "started", "name"]) -> str:
         return ""
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Replace a file so that a reader, or a crash, sees the old or the new content and nothing between.
-
-    Yields:
-        The file to be written in the body.
-    """
-    scratch = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        yield scratch
-        scratch.replace(path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
-
-
-@contextlib.contextmanager
-def making_folder(path: Path) -> Iterator[None]:
-    """Make a folder, with those above it, to be written in the body; those of them that failure leaves empty go again.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    new = [folder for folder in (path, *path.parents) if not folder.exists()]
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        yield
-    except BaseException:
-        for folder in new:
-            with contextlib.suppress(OSError):  # it was not made, or something is in it
-                folder.rmdir()
-        raise
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file by a text, as `replacing` does."""
-    with replacing(path) as scratch, open(scratch, "w", encoding="utf-8", opener=regular) as stream:
-        stream.write(text)
-
-
-@contextlib.contextmanager
-def replacing_output(path: Path) -> Iterator[Path]:
-    """As `replacing`, of a file that a user has named, which may be any the system has.
-
-    What a link leads to is replaced, not the link, and what is no regular file (a device, a FIFO, /dev/stdout) is
-    written into: replaced, it would be one no more.
-    """
-    is_own = is_stdout(path)
-    if not is_own and (path.is_file() or not path.exists()):
-        with replacing(path.resolve()) as scratch:
-            yield scratch
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder) / "output"
-        yield scratch
-        if is_own:  # whatever it is, others print to it too, and the content belongs behind what they have printed
-            sys.stdout.flush()
-        with scratch.open("rb") as written, open(os.dup(1) if is_own else path, "wb") as stream:
-            shutil.copyfileobj(written, stream)
-
-
-def write_output(path: Path, text: str) -> None:
-    """Write a text to a file that a user has named, as `replacing_output` does."""
-    with replacing_output(path) as scratch, open(scratch, "w", encoding="utf-8", opener=regular) as stream:
-        stream.write(text)
-
-
-def is_stdout(path: Path) -> bool:
-    """Whether a path leads to where this process prints."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(1))
-    except OSError:  # there is no such file, or stdout is closed
-        return False
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write an object atomically, as `json_text` has it."""
-    write_atomically(path, json_text(content))
-
-
-def json_text(content: Mapping[str, Any]) -> str:
-    """An object as the content of a file; NaN and infinity are refused, a missing number is null."""
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
-
-
-def append_to(path: Path) -> TextIO:
-    """A file to append lines to, which the job may have replaced meanwhile.
-
-    Raises:
-        OSError: it cannot be written, or is a pipe or a device.
-    """
-    return open(path, "a", encoding="utf-8", opener=regular)
-
-
-def append_jsonl(stream: TextIO, content: Mapping[str, Any]) -> None:
-    """Append one object as one line and flush it to the kernel."""
-    stream.write(json.dumps(content) + "\n")
-    stream.flush()
-
-
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Objects of a JSONL file; an unfinished last line (no newline) is dropped, a missing file is empty.
-
-    Raises:
-        OSError: it cannot be read, or is a pipe or a device.
-    """
-    with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", opener=regular) as stream:
-        for line in stream:
-            if line.endswith("\n"):
-                yield parse_json(line)
-
-
-def read_end(path: Path, size: int) -> str:
-    """The last bytes of a text, so many at most; empty where there is none to read."""
-    try:
-        with open(path, "rb", opener=regular) as stream:
-            stream.seek(-min(size, stream.seek(0, os.SEEK_END)), os.SEEK_END)
-            return stream.read(size).decode(errors="replace")
-    except OSError:
-        return ""
-
-
 def resuming(run: Path) -> str:
     """The command that goes on with a run, as a shell reads it."""
     return f"placebench run --resume {shlex.quote(str(run))}"
-
-
-def utc_now() -> str:
-    """The time as ISO 8601, to the second."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

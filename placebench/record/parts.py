@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from placebench.errors import UsageError
-from placebench.record.folder import write_json
+from placebench.record.writing import write_json
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, device_from_dict, device_to_dict
 from placebench.spec.launchers import LAUNCHERS

@@ -10,9 +10,10 @@ from typing import Self
 from pydantic import ValidationError
 
 from placebench.errors import UsageError
-from placebench.record.folder import IN_STEP, RunFolder, Status, Trial, write_atomically
+from placebench.record.folder import IN_STEP, RunFolder, Status, Trial
 from placebench.record.parts import Record, plain_error
 from placebench.record.run_file import LaunchWall, RunFile
+from placebench.record.writing import write_atomically
 from placebench.spec.auto_rounds import MOST_STEPS
 from placebench.spec.devices import device_labels
 from placebench.spec.reading import parse_json, read_text

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from placebench.errors import UsageError
-from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status, write_json
+from placebench.record.folder import SCHEMA_VERSION, RunFolder, Status
 from placebench.record.job_record import JobRecord
 from placebench.record.parts import (
     Bytes,
@@ -23,6 +23,7 @@ from placebench.record.parts import (
     Steps,
     Time,
 )
+from placebench.record.writing import write_json
 from placebench.spec.auto_rounds import LEAST_PRECISION, MOST_ROUNDS, MOST_STEPS, AutoRounds, steps_in_round
 from placebench.spec.bound import RunPlacement
 from placebench.spec.launchers import RAY

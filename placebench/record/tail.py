@@ -1,5 +1,6 @@
-"""Files that grow, read as they do: each line once."""
+"""Files that grow, read as they do: each line once, or only the end."""
 
+import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -71,3 +72,13 @@ class JsonlTail:
             self._offset, self._is_cut = 0, False
         stream.seek(self._offset)
         return stream.read(self._most)
+
+
+def read_end(path: Path, size: int) -> str:
+    """The last bytes of a text, so many at most; empty where there is none to read."""
+    try:
+        with open(path, "rb", opener=regular) as stream:
+            stream.seek(-min(size, stream.seek(0, os.SEEK_END)), os.SEEK_END)
+            return stream.read(size).decode(errors="replace")
+    except OSError:
+        return ""

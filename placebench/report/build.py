@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from placebench.compare.comparison import Comparison, compare_run
 from placebench.errors import UsageError
-from placebench.record.folder import RunFolder, replacing, write_atomically
+from placebench.record.folder import RunFolder
+from placebench.record.writing import replacing, write_atomically
 from placebench.report.drawing import Drawing, drawing
 from placebench.report.paths import HTML, MARKDOWN, PLOTS, SUMMARY, TRACE, ReportPaths
 from placebench.spec.reading import exists, read_text

@@ -15,7 +15,7 @@ from placebench.predict.interval import LEAST_CASES, LEVEL, PredictionClass
 from placebench.predict.phases import Basis
 from placebench.predict.prediction import Prediction, Predictions
 from placebench.predict.step import HOST_BOUND
-from placebench.record.folder import write_output
+from placebench.record.writing import write_output
 from placebench.report.deciding import DecidingRun, print_command
 from placebench.report.placement_schema import Number
 from placebench.report.tables import Grid

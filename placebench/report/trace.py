@@ -24,7 +24,7 @@ from placebench.compare.measure.critical_path import SpanGraph
 from placebench.compare.measure.energy import power_curve
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.read.run import Launch, is_whole_step
-from placebench.record.folder import replacing
+from placebench.record.writing import replacing
 from placebench.spec.legible import legible, visible
 from placebench.spec.phases import STEP
 from placebench.telemetry.spans import CONTROLLER

@@ -11,18 +11,10 @@ from placebench.host.signals import signal_name
 from placebench.plan.limits import exceeded_limit
 from placebench.plan.plan import Plan
 from placebench.record.end_file import EndFile
-from placebench.record.folder import (
-    AFTER,
-    ENDED,
-    FINISHING,
-    STOPPING,
-    TRACING,
-    Status,
-    Trial,
-    read_end,
-    write_atomically,
-)
+from placebench.record.folder import AFTER, ENDED, FINISHING, STOPPING, TRACING, Status, Trial
 from placebench.record.progress import Progress
+from placebench.record.tail import read_end
+from placebench.record.writing import write_atomically
 from placebench.run.memory_use import describe_use
 from placebench.spec.bound import RunPlacement
 from placebench.spec.devices import Device, with_labels

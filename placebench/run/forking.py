@@ -14,7 +14,7 @@ from placebench.host.fork_server import listen
 from placebench.host.processes import TOKEN_VARIABLE
 from placebench.plan.plan import Plan
 from placebench.ppo.rank import WORKER_IMPORTS
-from placebench.record.folder import append_to
+from placebench.record.writing import append_to
 from placebench.spec.devices import Device
 from placebench.spec.launchers import RAY
 from placebench.spec.workload import Workload

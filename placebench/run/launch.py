@@ -17,12 +17,13 @@ from placebench.host.processes import LaunchMark, oom_kills, stop_process
 from placebench.jobs.start import job_launch, names_in_braces
 from placebench.plan.plan import Plan, PlannedLaunch
 from placebench.record.end_file import EndFile
-from placebench.record.folder import IN_STEP, SCHEMA_VERSION, STOPPING, RunFolder, Status, Trial, read_jsonl
+from placebench.record.folder import IN_STEP, SCHEMA_VERSION, STOPPING, RunFolder, Status, Trial
 from placebench.record.launch_file import LaunchFile
 from placebench.record.launch_lines import count_steps
 from placebench.record.parts import ClusterRecord, PlacementRecord
 from placebench.record.progress import LaunchState, activity
 from placebench.record.run_file import LaunchWall
+from placebench.record.writing import read_jsonl
 from placebench.run.failures import (
     CLUSTER_CHANGED,
     LaunchEnd,

@@ -10,7 +10,7 @@ from typing import Any
 
 from placebench.host.devices import host_record
 from placebench.plan.plan import Plan, PlannedLaunch
-from placebench.record.folder import SCHEMA_VERSION, Status, Trial, utc_now
+from placebench.record.folder import SCHEMA_VERSION, Status, Trial
 from placebench.record.launch_lines import count_steps
 from placebench.record.parts import ClusterRecord
 from placebench.record.run_file import (
@@ -22,6 +22,7 @@ from placebench.record.run_file import (
     RunWall,
     StartCheckpoint,
 )
+from placebench.record.writing import utc_now
 from placebench.spec.bound import RunPlacement
 from placebench.spec.shapes import hub_models
 from placebench.version import __version__

@@ -7,7 +7,8 @@ from typing import Any
 from placebench.plan.plan import Plan
 from placebench.predict.memory.fitting import describe_memory
 from placebench.record.end_file import EndFile
-from placebench.record.folder import HELD, Trial, read_jsonl
+from placebench.record.folder import HELD, Trial
+from placebench.record.writing import read_jsonl
 from placebench.spec.bound import RunPlacement
 from placebench.spec.text import format_bytes
 

@@ -23,7 +23,7 @@ from placebench.host.processes import (
     ray_temp_dir,
     remove_ray_temp_dir,
 )
-from placebench.record.folder import append_to
+from placebench.record.writing import append_to
 
 
 class LaunchProcesses:

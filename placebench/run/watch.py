@@ -4,9 +4,10 @@ import time
 from dataclasses import dataclass
 
 from placebench.errors import LaunchError
-from placebench.record.folder import Trial, append_jsonl, append_to
+from placebench.record.folder import Trial
 from placebench.record.progress import DeviceLoad, LaunchState, Progress
 from placebench.record.tail import JsonlTail
+from placebench.record.writing import append_jsonl, append_to
 from placebench.spec.text import format_seconds
 
 # What reading a file raises that something else has written.

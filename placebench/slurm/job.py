@@ -26,7 +26,8 @@ from placebench.host.network import free_port
 from placebench.host.processes import ray_temp_dir
 from placebench.host.signals import ENDING
 from placebench.host.terminal import say
-from placebench.record.folder import RunFolder, Status, recorded_text, utc_now, write_atomically
+from placebench.record.folder import RunFolder, Status, recorded_text
+from placebench.record.writing import utc_now, write_atomically
 from placebench.report.paths import HTML
 from placebench.sessions.ray_cluster.discovery import PROBE
 from placebench.sessions.slurm_steps import host_names, step_command

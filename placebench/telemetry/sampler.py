@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placebench.errors import PlacebenchError, UsageError
-from placebench.record.folder import SCHEMA_VERSION, Trial, append_jsonl
+from placebench.record.folder import SCHEMA_VERSION, Trial
 from placebench.record.launch_devices import launch_devices
 from placebench.record.tail import JsonlTail
+from placebench.record.writing import append_jsonl
 from placebench.spec.devices import Device, device_to_dict
 from placebench.spec.reading import parse_json
 from placebench.telemetry.cpu_source import CpuSource, JobProcess

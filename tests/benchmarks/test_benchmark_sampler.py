@@ -17,7 +17,8 @@ from launching import assert_nothing_left, processes_of, running, wait_for
 
 from placebench.errors import LaunchError
 from placebench.host.devices import discover
-from placebench.record.folder import Trial, append_jsonl, read_jsonl, write_json
+from placebench.record.folder import Trial
+from placebench.record.writing import append_jsonl, read_jsonl, write_json
 from placebench.run.watch import TrialWatch
 from placebench.spec.devices import device_to_dict, parse_devices
 

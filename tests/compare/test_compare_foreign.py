@@ -10,7 +10,7 @@ from synthetic_run import GIB, edit_spans, gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
-from placebench.record.folder import append_jsonl, read_jsonl
+from placebench.record.writing import append_jsonl, read_jsonl
 
 # Steps of 13 s and 18.3 s, so that phases last for many samples; the measured ones begin at 1000 + 3 + 4 steps.
 PACE = 10.0

@@ -10,7 +10,7 @@ from synthetic_run import GIB, GPU_SAMPLES, SyntheticRun, gpu_run
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
 from placebench.compare.read.run_reading import load_run
-from placebench.record.folder import append_jsonl, read_jsonl
+from placebench.record.writing import append_jsonl, read_jsonl
 
 
 def warnings(path: Path, **changes: Any) -> list[str]:

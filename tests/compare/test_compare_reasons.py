@@ -18,7 +18,8 @@ from placebench.compare.explain.waiting import waiting
 from placebench.compare.measure.sides import run_sides
 from placebench.compare.statistics.estimates import launches_needed
 from placebench.compare.statistics.verdicts import Verdict
-from placebench.record.folder import Status, read_jsonl
+from placebench.record.folder import Status
+from placebench.record.writing import read_jsonl
 from placebench.report.notes import notes
 from placebench.report.summary import summarize
 

@@ -15,8 +15,9 @@ from placebench.compare.explain.reasons import headline
 from placebench.compare.measure.sides import run_sides
 from placebench.compare.read.run_reading import load_run
 from placebench.errors import UsageError
-from placebench.record.folder import RunFolder, Status, append_jsonl, read_jsonl
+from placebench.record.folder import RunFolder, Status
 from placebench.record.run_file import RunFile
+from placebench.record.writing import append_jsonl, read_jsonl
 from placebench.report.notes import notes
 from placebench.report.summary import summarize
 from placebench.spec.text import format_seconds

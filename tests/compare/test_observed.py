@@ -15,8 +15,9 @@ from synthetic_run import SyntheticRun, edit_spans, read_json
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
-from placebench.record.folder import Trial, append_jsonl, write_json
+from placebench.record.folder import Trial
 from placebench.record.job_record import LogFlag, LogRecord
+from placebench.record.writing import append_jsonl, write_json
 from placebench.report.observed_plot import roles_on_devices
 from placebench.report.summary import summarize
 from placebench.report.tables import device_grid, observed_grid

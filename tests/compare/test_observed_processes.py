@@ -10,7 +10,7 @@ from synthetic_run import GIB, edit_spans, gpu_run
 
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
-from placebench.record.folder import append_jsonl
+from placebench.record.writing import append_jsonl
 from placebench.report.summary import summarize
 from placebench.report.tables import observed_grid
 

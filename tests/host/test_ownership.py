@@ -18,7 +18,8 @@ from placebench.errors import PlacebenchError
 from placebench.host import guardian
 from placebench.host.ownership import live_runs, own_run, sweep
 from placebench.host.signals import ENDING
-from placebench.record.folder import RunFolder, Status, Trial, write_json
+from placebench.record.folder import RunFolder, Status, Trial
+from placebench.record.writing import write_json
 
 pytestmark = pytest.mark.usefixtures("temp_here")
 

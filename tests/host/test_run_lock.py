@@ -15,7 +15,8 @@ from synthetic_run import SyntheticRun, read_json
 
 from placebench.errors import UsageError
 from placebench.host.run_lock import is_held, lock_run
-from placebench.record.folder import RunFolder, write_json
+from placebench.record.folder import RunFolder
+from placebench.record.writing import write_json
 
 HOLD = """
 import sys

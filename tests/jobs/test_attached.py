@@ -17,9 +17,9 @@ from placebench.jobs.adapter import TIMERS
 from placebench.jobs.attached import AttachedSpans, Window
 from placebench.jobs.nodes import Nodes
 from placebench.jobs.registry import ADAPTERS
-from placebench.record.folder import read_jsonl
 from placebench.record.job_record import LogRecord
 from placebench.record.progress import Progress
+from placebench.record.writing import read_jsonl
 from placebench.spec.bound import bind
 from placebench.spec.devices import Device
 from placebench.spec.words import parse_placement

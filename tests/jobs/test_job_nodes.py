@@ -19,9 +19,10 @@ from placebench.jobs.usable import unusable
 from placebench.plan import devices as plan_devices
 from placebench.plan.plan import make_plan
 from placebench.plan.request import RunRequest
-from placebench.record.folder import Trial, read_jsonl
+from placebench.record.folder import Trial
 from placebench.record.launch_file import LaunchFile
 from placebench.record.parts import ClusterRecord, PlacementRecord
+from placebench.record.writing import read_jsonl
 from placebench.sessions.ray_cluster.discovery import Cluster, ClusterNode
 from placebench.sessions.torchrun.nodes import JobNode, JobNodes
 from placebench.spec.bound import bind

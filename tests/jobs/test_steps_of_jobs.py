@@ -8,8 +8,8 @@ from fake_jobs import PLAIN, TRL, VERL, VERL_WITH_SPANS, is_gone, prepare, pytho
 
 from placebench.errors import JobExit
 from placebench.jobs import bridge, log_sources, log_steps
-from placebench.record.folder import read_jsonl
 from placebench.record.job_record import LogRecord
+from placebench.record.writing import read_jsonl
 
 pytestmark = pytest.mark.usefixtures("bridge_in_this_process")
 

@@ -14,7 +14,8 @@ from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
 from placebench.compare.explain.placing import misplacements
 from placebench.compare.read.run_reading import load_run
-from placebench.record.folder import RunFolder, Status, Trial, read_jsonl
+from placebench.record.folder import RunFolder, Status, Trial
+from placebench.record.writing import read_jsonl
 
 ROOT = Path(__file__).parents[2]
 VERL = ROOT / ".venv-verl"

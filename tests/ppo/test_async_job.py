@@ -12,7 +12,7 @@ import pytest
 from jobs import Job, engine_program, launched, meeting_program, run_job
 from launching import wait_for
 
-from placebench.record.folder import read_jsonl
+from placebench.record.writing import read_jsonl
 from placebench.run.forking import RoundServer
 from placebench.spec.intervals import covered, union
 from placebench.spec.stepgraph import step_graph

@@ -9,7 +9,7 @@ from jobs import GRPO, Job, assert_same_training, run_job
 
 from placebench.plan.plan import make_plan
 from placebench.plan.request import RunRequest
-from placebench.record.folder import read_jsonl
+from placebench.record.writing import read_jsonl
 from placebench.spec.stepgraph import step_graph
 
 RESULTS = ("critic/score/mean", "critic/advantages/max", "actor/pg_loss", "actor/kl_loss", "actor/grad_norm")

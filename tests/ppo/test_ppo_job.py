@@ -12,7 +12,7 @@ from jobs import PPO, Job, assert_same_training, run_job, save_model
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from placebench.host.compile_cache import remove_empty_cache
-from placebench.record.folder import read_jsonl
+from placebench.record.writing import read_jsonl
 from placebench.run.forking import RoundServer
 from placebench.spec.stepgraph import step_graph
 from placebench.spec.workload import Workload

@@ -28,7 +28,7 @@ from placebench.ppo.rollout.base import Generated, SamplingSettings
 from placebench.ppo.rollout.vllm_steady import steady_steps
 from placebench.ppo.worker import Worker
 from placebench.predict.memory.engine import EngineMemory, token_cache_bytes
-from placebench.record.folder import read_jsonl
+from placebench.record.writing import read_jsonl
 from placebench.sessions.base import LOOPBACK
 from placebench.spec.shapes import PRESETS
 from placebench.spec.workload_reading import build_workload

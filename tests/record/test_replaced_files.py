@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from placebench.errors import DamagedLaunchError
-from placebench.record.folder import Trial, append_to, read_end, read_jsonl
+from placebench.record.folder import Trial
 from placebench.record.progress import Progress
-from placebench.record.tail import JsonlTail
+from placebench.record.tail import JsonlTail, read_end
+from placebench.record.writing import append_to, read_jsonl
 from placebench.run.watch import DamagedFilesError, TrialWatch
 
 

@@ -8,7 +8,7 @@ import pytest
 from synthetic_run import SyntheticRun
 
 from placebench.errors import UsageError
-from placebench.record.folder import replacing, replacing_output, write_atomically
+from placebench.record.writing import replacing, replacing_output, write_atomically
 from placebench.report.build import build_report
 
 

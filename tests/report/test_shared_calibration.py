@@ -11,7 +11,7 @@ from layouts import Layout
 from synthetic_run import SyntheticRun, read_json
 
 from placebench.cli import main
-from placebench.record.folder import write_json
+from placebench.record.writing import write_json
 from placebench.report.calibrations import load_calibration
 from placebench.report.shared_calibration import shared_calibration
 from placebench.spec.placement import Role

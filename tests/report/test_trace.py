@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from synthetic_run import STARTUP_S, SyntheticRun, gpu_run
 
 from placebench.compare.comparison import compare_run
-from placebench.record.folder import RunFolder, read_jsonl
+from placebench.record.folder import RunFolder
+from placebench.record.writing import read_jsonl
 from placebench.report.trace import write_trace
 from placebench.spec.intervals import covered, union
 

@@ -10,7 +10,7 @@ import pytest
 from jobs import save_model
 
 from placebench.host.gpus import list_gpus
-from placebench.record.folder import read_jsonl
+from placebench.record.writing import read_jsonl
 
 SETTINGS = (
     "batch.size=32",

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_run import SyntheticRun
 
-from placebench.record.folder import Status, Trial, append_jsonl, write_json
+from placebench.record.folder import Status, Trial
 from placebench.record.progress import DeviceLoad, LaunchPosition, LaunchState, position_of, time_left
 from placebench.record.run_file import LaunchWall, RunFile
+from placebench.record.writing import append_jsonl, write_json
 from placebench.run.display import LiveDisplay, PlainDisplay, open_display
 from placebench.run.watch import TrialWatch
 from placebench.spec.text import format_bytes, format_seconds

@@ -13,7 +13,8 @@ import psutil
 import pytest
 from launching import assert_nothing_left, processes_of, running, wait_for
 
-from placebench.record.folder import RunFolder, Status, Trial, read_jsonl
+from placebench.record.folder import RunFolder, Status, Trial
+from placebench.record.writing import read_jsonl
 from placebench.report.schema import Summary
 
 RUN = (sys.executable, "-m", "placebench", "run", "--devices", "cpu:2", "--rounds", "1", "--warmup-steps", "1")

@@ -4,7 +4,7 @@ import os
 import pty
 import re
 import signal
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from io import StringIO
 from pathlib import Path
 from typing import NoReturn
@@ -22,9 +22,10 @@ from placebench.host import guardian
 from placebench.host.ownership import own_run
 from placebench.plan.request import RunRequest
 from placebench.plan.resume import resume_plan
-from placebench.record import folder as runfolder
-from placebench.record.folder import RunFolder, Status, read_jsonl
+from placebench.record import writing
+from placebench.record.folder import RunFolder, Status
 from placebench.record.run_file import read_run_file
+from placebench.record.writing import read_jsonl
 from placebench.report.summary import summarize
 from placebench.run.display import PlainDisplay
 from placebench.run.runner import execute
@@ -178,14 +179,14 @@ def test_the_time_limit_ends_the_run(tmp_path: Path, temp: Path, monkeypatch: py
 def test_no_space_left_is_one_line_and_loses_nothing(
     tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = runfolder.write_atomically
+    replacing = writing.replacing
 
-    def fill(path: Path, text: str) -> None:
+    def fill(path: Path) -> AbstractContextManager[Path]:
         if "01-split" in str(path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(path, text)
+        return replacing(path)
 
-    monkeypatch.setattr(runfolder, "write_atomically", fill)
+    monkeypatch.setattr(writing, "replacing", fill)
     a_plan = plan(tmp_path)
     with pytest.raises(PlacebenchError, match=r"no space left for .*--resume") as caught:
         run(a_plan, "steps()")
@@ -204,14 +205,14 @@ def test_what_an_error_ends_does_not_say_that_it_runs(tmp_path: Path, temp: Path
 
 
 def test_a_disk_that_becomes_read_only_is_one_line(tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = runfolder.write_atomically
+    replacing = writing.replacing
 
-    def refuse(path: Path, text: str) -> None:
+    def refuse(path: Path) -> AbstractContextManager[Path]:
         if "01-split" in str(path):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-        write(path, text)
+        return replacing(path)
 
-    monkeypatch.setattr(runfolder, "write_atomically", refuse)
+    monkeypatch.setattr(writing, "replacing", refuse)
     with pytest.raises(
         PlacebenchError, match=r"01-split.*: Read-only file system: see to the disk.*--resume"
     ) as caught:
@@ -223,10 +224,10 @@ def test_a_disk_that_becomes_read_only_is_one_line(tmp_path: Path, temp: Path, m
 def test_a_disk_that_is_full_before_the_run_begins_leaves_nothing_to_go_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fill(path: Path, text: str) -> None:
+    def fill(path: Path) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(runfolder, "write_atomically", fill)
+    monkeypatch.setattr(writing, "replacing", fill)
     a_plan = plan(tmp_path)
     with pytest.raises(PlacebenchError, match=r"no space left for .*: free some, then start the run again$"):
         run(a_plan, "steps()")

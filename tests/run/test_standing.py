@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from synthetic_run import SyntheticRun
 
 from placebench.cli import main
-from placebench.record.folder import RunFolder, Status, Trial, append_jsonl, write_json
+from placebench.record.folder import RunFolder, Status, Trial
+from placebench.record.writing import append_jsonl, write_json
 from placebench.run.standing import where_it_stands
 
 AHEAD = dict.fromkeys([(2, "standard"), (3, "split"), (3, "standard")], Status.PLANNED)

@@ -7,7 +7,7 @@ import pytest
 from damage import DAMAGES
 from growing_run import GrowingRun, Reader
 
-from placebench.record.folder import append_jsonl, write_json
+from placebench.record.writing import append_jsonl, write_json
 from placebench.serve.metrics import registry_of
 from placebench.serve.site import Site
 

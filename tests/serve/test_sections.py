@@ -14,7 +14,8 @@ from growing_run import GrowingRun, Reader
 from showing import write_report
 from synthetic_run import GPU_SAMPLES, SyntheticRun, gpu_run
 
-from placebench.record.folder import Status, append_jsonl, write_json
+from placebench.record.folder import Status
+from placebench.record.writing import append_jsonl, write_json
 from placebench.serve import launch_files
 
 NASTY = '<img src=x onerror="alert(1)">\x1b[31m\u202e'

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placebench.record.folder import RunFolder, append_jsonl, append_to
+from placebench.record.folder import RunFolder
+from placebench.record.writing import append_jsonl, append_to
 from placebench.serve.launch_files import LaunchSteps
 from placebench.serve.series import Seen, Series
 

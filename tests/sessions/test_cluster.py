@@ -11,7 +11,8 @@ import pytest
 from clusters import RayNodes, ray_nodes
 from launching import running, wait_for
 
-from placebench.record.folder import RunFolder, Status, read_jsonl
+from placebench.record.folder import RunFolder, Status
+from placebench.record.writing import read_jsonl
 
 PLACEBENCH = (sys.executable, "-m", "placebench")
 SMALL = ("--rounds", "1", "--warmup-steps", "0", "--batch-size", "16", "--mini-batch-size", "8", "--devices", "cpu:1")

@@ -16,7 +16,8 @@ from launching import wait_for
 from placebench.errors import UsageError
 from placebench.host.devices import discover
 from placebench.host.network import use_interface_of
-from placebench.record.folder import Trial, append_jsonl
+from placebench.record.folder import Trial
+from placebench.record.writing import append_jsonl
 from placebench.sessions.ray_cluster.clocks import (
     DRIFT,
     ROUND_TRIPS,

@@ -16,7 +16,8 @@ from test_cluster import command, in_step, lines, run
 from placebench.compare.measure.precision import headline_width
 from placebench.plan.plan import make_plan
 from placebench.plan.request import RunRequest
-from placebench.record.folder import RunFolder, Status, Trial, read_jsonl
+from placebench.record.folder import RunFolder, Status, Trial
+from placebench.record.writing import read_jsonl
 from placebench.run.display import PlainDisplay
 from placebench.run.runner import execute
 

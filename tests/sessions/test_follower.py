@@ -10,7 +10,8 @@ import pytest
 from disks import small_disk
 from launching import wait_for
 
-from placebench.record.folder import Trial, read_jsonl
+from placebench.record.folder import Trial
+from placebench.record.writing import read_jsonl
 from placebench.sessions.ray_cluster import follower
 from placebench.sessions.ray_cluster.follower import Follower
 from placebench.telemetry.spans import SpanClock

@@ -14,7 +14,8 @@ import pytest
 from jobs import GRPO, Job, assert_same_training, patched_program, run_job
 from launching import assert_nothing_left, processes_of, running, wait_for
 
-from placebench.record.folder import RunFolder, Status, read_jsonl
+from placebench.record.folder import RunFolder, Status
+from placebench.record.writing import read_jsonl
 from placebench.spec.launchers import TORCHRUN
 
 RUN = (sys.executable, "-m", "placebench", "run", "--launcher", "torchrun", "--devices", "cpu:2", "--rounds", "1")

@@ -13,7 +13,8 @@ import pytest
 from fake_jobs import ON_RAY, RANKS, write
 from launching import assert_nothing_left, processes_of, wait_for
 
-from placebench.record.folder import Status, Trial, read_jsonl
+from placebench.record.folder import Status, Trial
+from placebench.record.writing import read_jsonl
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jobs import patched_program, run_job
 
 from placebench.errors import JobExit, LaunchError
-from placebench.record.folder import read_jsonl
+from placebench.record.writing import read_jsonl
 from placebench.run.failures import lacks_only
 from placebench.telemetry.kernels import KernelTrace, shares
 from placebench.telemetry.spans import TRACED_STEP

@@ -21,8 +21,9 @@ from nvml_fake import FakeGpu, install
 
 from placebench.errors import PlacebenchError
 from placebench.host.devices import discover
-from placebench.record.folder import Trial, read_jsonl
+from placebench.record.folder import Trial
 from placebench.record.tail import JsonlTail
+from placebench.record.writing import read_jsonl
 from placebench.spec.devices import DeviceSpec, device_to_dict
 from placebench.telemetry import sampler
 from placebench.telemetry.samples import keys_of

@@ -12,9 +12,10 @@ from pydantic import Field
 from placebench.compare.read.run import Run
 from placebench.compare.statistics.estimates import Noise
 from placebench.errors import UsageError
-from placebench.record.folder import RunFolder, write_json
+from placebench.record.folder import RunFolder
 from placebench.record.parts import Record
 from placebench.record.run_file import RunFile
+from placebench.record.writing import write_json
 from placebench.spec.auto_rounds import MOST_ROUNDS
 from placebench.spec.reading import refuse_pipe
 

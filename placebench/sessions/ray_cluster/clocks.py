@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from placebench.record.folder import Trial, read_jsonl
+from placebench.record.folder import Trial
+from placebench.record.writing import read_jsonl
 from placebench.telemetry.spans import SpanClock
 
 ROUND_TRIPS = 16

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from placebench.record.folder import Trial, append_jsonl, append_to
+from placebench.record.folder import Trial
+from placebench.record.writing import append_jsonl, append_to
 from placebench.sessions.base import Calls
 from placebench.sessions.ray_cluster.clocks import ClockTable, measure_offset
 from placebench.telemetry.spans import CONTROLLER, SpanClock

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from placebench.host import child
-from placebench.record.folder import append_to
+from placebench.record.writing import append_to
 
 RANK = "placebench.sessions.torchrun.rank"
 

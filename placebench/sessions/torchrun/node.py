@@ -17,7 +17,7 @@ import psutil
 
 from placebench.host.network import free_port
 from placebench.host.processes import kill_processes
-from placebench.record.folder import read_end
+from placebench.record.tail import read_end
 from placebench.sessions.ray_cluster.node import NodeAgent
 from placebench.sessions.torchrun.command import rank_environment, start_bound, torchrun_command
 from placebench.sessions.torchrun.serving import NODE_VARIABLE, connect, serve
