@@ -305,3 +305,13 @@ def gpu_run(**changes: Any) -> SyntheticRun:
         "span_memory": 3 * GIB,
     }
     return SyntheticRun(**content | changes)
+
+
+def record(folder: str, name: str | None = None) -> Path:
+    """A run of which only the name and the start are known."""
+    path = Path(folder)
+    path.mkdir(parents=True)
+    time, _, word = path.name.partition("-")
+    started = f"{time[:4]}-{time[4:6]}-{time[6:8]}T{time[9:11]}:00:00Z"
+    (path / "run.json").write_text(json.dumps({"name": name or word, "started": started}))
+    return path

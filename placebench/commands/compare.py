@@ -157,8 +157,8 @@ def _refuse_joined_runs(text: str, launches: Sequence[Sequence[Path]]) -> None:
     Raises:
         UsageError: one of the joined is a run.
     """
-    from placebench.commands.runs import with_run
     from placebench.record.folder import is_run_or_report
+    from placebench.record.named_runs import with_run
 
     joined = [file for files in launches for file in files]
     if len(joined) < 2:
@@ -173,7 +173,7 @@ def _refuse_joined_runs(text: str, launches: Sequence[Sequence[Path]]) -> None:
 
 def named_run(text: str) -> str:
     """A word with the folder of a run in place of its name, behind the arm's name if it has one."""
-    from placebench.commands.runs import with_run
+    from placebench.record.named_runs import with_run
 
     whole = with_run(text)  # names of runs may have a = in them
     if whole != text or not text.partition("=")[2]:

@@ -233,7 +233,7 @@ def _items(words: Iterable[str], incomplete: str) -> Items:
 
 
 def _runs(incomplete: str) -> list[str]:
-    from placebench.commands.runs import completed_runs
+    from placebench.record.named_runs import completed_runs
 
     with contextlib.suppress(OSError):
         return completed_runs(incomplete)
@@ -241,8 +241,8 @@ def _runs(incomplete: str) -> list[str]:
 
 
 def _placements_of(run: str) -> list[str]:
-    from placebench.commands.runs import find_run
     from placebench.record.folder import RunFolder
+    from placebench.record.named_runs import find_run
     from placebench.record.run_file import read_run_file
 
     with contextlib.suppress(OSError, UsageError):

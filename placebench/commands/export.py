@@ -35,9 +35,9 @@ def export(run: str, targets: tuple[str, ...], out: Path | None) -> None:
     and mlflow go where their own settings say, such as WANDB_MODE and MLFLOW_TRACKING_URI; --out keeps them in a
     folder.
     """
-    from placebench.commands.runs import find_run
     from placebench.out.export import check_clients
     from placebench.out.export import export as export_run
+    from placebench.record.named_runs import find_run
 
     if out is not None and len(set(targets)) > 1:
         raise UsageError(f"--out {out}: {len(set(targets))} targets are named with --to: name one")

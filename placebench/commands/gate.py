@@ -97,11 +97,11 @@ def check(
     RUN may be one placement of it, RUN:PLACEMENT. Worse means by more than --max-regression, with the whole 95 %
     interval.
     """
-    from placebench.commands.runs import find_run, with_run
     from placebench.gate.baseline import load_baseline, measured_run
     from placebench.gate.checking import BaselineCheck, Mismatch, as_chosen, check, join
     from placebench.gate.output import print_check, report_to_github, verdict, write_json, write_junit
     from placebench.gate.sources import read_sources, refuse_itself, refuse_twice
+    from placebench.record.named_runs import find_run, with_run
 
     refuse_same({"--junit": junit, "--json": json_path})
     share = parse_share("--max-regression", max_regression)
@@ -150,7 +150,7 @@ def check(
 
 
 def _baseline_with_run(text: str) -> str:
-    from placebench.commands.runs import with_run
+    from placebench.record.named_runs import with_run
 
     try:
         return with_run(text)
@@ -171,9 +171,9 @@ def save(run: str, path: Path) -> None:
 
     RUN may be one placement of it, RUN:PLACEMENT.
     """
-    from placebench.commands.runs import find_run, with_run
     from placebench.gate.baseline import save_baseline
     from placebench.gate.sources import read_source
+    from placebench.record.named_runs import find_run, with_run
 
     source = read_source(with_run(run))
     if not exists(source.path):

@@ -5,9 +5,10 @@ from pathlib import Path
 import click
 
 from placebench.commands.console import open_console
-from placebench.commands.options import RUNS, FilledPath
+from placebench.commands.options import FilledPath
 from placebench.errors import UsageError
 from placebench.host.terminal import say, say_json
+from placebench.record import RUNS
 
 _EXAMPLES = """\b
 Examples:

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import click
@@ -14,8 +13,6 @@ from placebench.spec.auto_rounds import MOST_ROUNDS
 from placebench.spec.legible import shown
 from placebench.telemetry.samples import MAX_HZ
 
-# Where runs lie that are named without a folder.
-RUNS = Path("runs")
 # A rarer sample than this says nothing of a phase.
 _LEAST_HZ = 0.1
 

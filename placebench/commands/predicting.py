@@ -126,9 +126,9 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
 
 def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[CalibrationFile, ...], bool]":
     """The calibrations that are named, else the one shipped for a GPU; and whether it is that."""
-    from placebench.commands.runs import find_run
     from placebench.predict.asking import known_gpu
     from placebench.predict.known import counted_once, shipped_calibrations
+    from placebench.record.named_runs import find_run
     from placebench.report.calibrations import load_calibration
 
     shipped = shipped_calibrations()

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from placebench.commands.completion import complete_placements, complete_runs
-from placebench.commands.options import RUNS, StartingCommand, WholeRange, option, option_group, read_rounds, read_share
+from placebench.commands.options import StartingCommand, WholeRange, option, option_group, read_rounds, read_share
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run_options import SECONDS, read_request, run_option, shared_options
 from placebench.commands.start import start
@@ -111,11 +111,12 @@ def run(
         write_template(write_config, given["job"], given["command"])
         say(f"{write_config}: edit it, then placebench run --job {shlex.quote(str(write_config))} --dry-run")
         return
-    from placebench.commands.runs import find_run
     from placebench.host.run_lock import lock_run
     from placebench.plan.plan import make_plan
     from placebench.plan.resume import resume_plan
+    from placebench.record import RUNS
     from placebench.record.folder import RunFolder
+    from placebench.record.named_runs import find_run
 
     if trackers:
         from placebench.out.export import check_clients

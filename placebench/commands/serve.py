@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from placebench.commands.completion import complete_runs
-from placebench.commands.options import RUNS, WholeRange, option
+from placebench.commands.options import WholeRange, option
 from placebench.commands.outputs import OutputPath
 from placebench.commands.page import check_modules
 from placebench.errors import UsageError
 from placebench.host.terminal import say
+from placebench.record import RUNS
 
 if TYPE_CHECKING:
     from placebench.serve.site import Site
@@ -63,8 +64,8 @@ def serve(run: str, host: str, port: int, token_file: Path | None, allow_host: t
 
 def _site(text: str) -> "Site":
     """What a word names: a run, or a folder of runs."""
-    from placebench.commands.runs import find_run
     from placebench.record.folder import is_run
+    from placebench.record.named_runs import find_run
     from placebench.serve.site import Site
     from placebench.spec.reading import exists
 

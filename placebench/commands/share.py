@@ -27,8 +27,8 @@ def share(run: str, out: Path, keep_host: bool) -> None:
     the run, to placements and to metrics stay. Unpacked, it is a run without raw files: show, report, compare,
     predict --from and search --from read it.
     """
-    from placebench.commands.runs import find_run
     from placebench.out.share import share as share_run
+    from placebench.record.named_runs import find_run
     from placebench.record.writing import is_stdout
 
     path = find_run(run)

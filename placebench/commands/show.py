@@ -36,8 +36,8 @@ def show(run: str, min_effect: float | None, verbose: bool) -> None:
 
     RUN is a folder, a name, the beginning of either, or latest. Names are looked for in runs/.
     """
-    from placebench.commands.runs import find_run
     from placebench.record.folder import RunFolder
+    from placebench.record.named_runs import find_run
     from placebench.report.show import show as show_run
     from placebench.run.standing import where_it_stands
 
@@ -56,8 +56,8 @@ def report(run: str, min_effect: float | None, with_png: bool) -> None:
 
     RUN is a folder, a name, the beginning of either, or latest.
     """
-    from placebench.commands.runs import find_run
     from placebench.host.signals import Stopped, raised_signals
+    from placebench.record.named_runs import find_run
     from placebench.report.drawing import start_no_threads
 
     start_no_threads()

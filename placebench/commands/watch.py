@@ -22,9 +22,9 @@ def watch(run: str, verbose: bool) -> None:
     RUN is a folder, a name, the beginning of either, or latest, the default. Ctrl-C ends the watching alone.
     """
     from placebench.commands.console import open_console
-    from placebench.commands.runs import find_run
     from placebench.commands.start import compared_so_far
     from placebench.record.folder import RunFolder, Status, resuming
+    from placebench.record.named_runs import find_run
     from placebench.report.show import show as show_run
     from placebench.run.display import open_display
     from placebench.run.watching import follow_run

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from placebench.errors import Reasons
@@ -33,6 +32,7 @@ from placebench.predict.phases import PhaseModel
 from placebench.predict.possible import possible_placements
 from placebench.predict.prediction import Prediction, predict
 from placebench.predict.step import StepModel
+from placebench.record import RUNS
 from placebench.record.checkpoints import START_CHECKS, Checkpoint, changes
 from placebench.record.folder import RunFolder
 from placebench.sessions.ray_cluster.discovery import Cluster
@@ -279,7 +279,7 @@ def make_plan(request: RunRequest) -> Plan:
     if name is None or any(checks.wrong_name(name)):
         name = default_name(facts["words"])
     started = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    folder = RunFolder((request.out or Path("runs")) / f"{started}-{name}")
+    folder = RunFolder((request.out or RUNS) / f"{started}-{name}")
     facts.add(folder=folder.path)
     found = collect(_CHECKS if request.job is None else _JOB_CHECKS, facts)
     reasons = Reasons(map(request.in_file, found.lines))

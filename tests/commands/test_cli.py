@@ -259,7 +259,7 @@ def test_a_file_that_may_not_be_read_is_one_line(monkeypatch: pytest.MonkeyPatch
     def refuse(text: str) -> Path:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "run/trials/01-split/status")
 
-    monkeypatch.setattr("placebench.commands.runs.find_run", refuse)
+    monkeypatch.setattr("placebench.record.named_runs.find_run", refuse)
     result = invoke("show", "x")
     assert result.stderr == "placebench: run/trials/01-split/status: Permission denied\n"
     assert result.exit_code == 2
@@ -314,7 +314,7 @@ def test_what_nobody_expected_is_one_line_with_the_traceback_in_a_file(
         raise ZeroDivisionError("what")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("placebench.commands.runs.find_run", surprise)
+    monkeypatch.setattr("placebench.record.named_runs.find_run", surprise)
     result = invoke("show", "x")
     assert result.exit_code == 70
     line = re.fullmatch(
@@ -330,7 +330,7 @@ def test_ctrl_c_outside_a_run_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) 
     def stop(text: str) -> Path:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("placebench.commands.runs.find_run", stop)
+    monkeypatch.setattr("placebench.record.named_runs.find_run", stop)
     result = invoke("show", "x")
     assert (result.exit_code, result.stderr.strip()) == (130, "placebench: stopped")
 

@@ -125,7 +125,7 @@ def test_what_cannot_be_read_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(above: Path) -> list[RunFolder]:
         raise PermissionError
 
-    monkeypatch.setattr("placebench.commands.runs.run_folders", refuse)
+    monkeypatch.setattr("placebench.record.named_runs.run_folders", refuse)
     assert completed("show ") == completed("compare x:") == []
 
 

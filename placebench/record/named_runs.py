@@ -3,8 +3,8 @@
 import difflib
 from pathlib import Path
 
-from placebench.commands.options import RUNS
 from placebench.errors import UsageError
+from placebench.record import RUNS
 from placebench.record.folder import RunFolder, is_run, run_folders
 from placebench.spec.reading import exists
 from placebench.spec.text import plural
