@@ -9,11 +9,9 @@ from placebench.commands.completion import complete_metrics, complete_sources
 from placebench.commands.console import open_console
 from placebench.commands.group import readers_may_leave
 from placebench.commands.options import GroupedCommand, NearChoice, WholeRange, option, option_group, parse_share
-from placebench.commands.outputs import OutputPath, refuse_same
-from placebench.errors import BaselineError, UsageError
+from placebench.commands.outputs import OutputPath
 from placebench.host.terminal import say
 from placebench.spec.auto_rounds import MOST_ROUNDS
-from placebench.spec.reading import exists
 
 _CHECK_EXAMPLES = """\b
 Examples:
@@ -97,43 +95,24 @@ def check(
     RUN may be one placement of it, RUN:PLACEMENT. Worse means by more than --max-regression, with the whole 95 %
     interval.
     """
-    from placebench.gate.baseline import load_baseline, measured_run
-    from placebench.gate.checking import BaselineCheck, Mismatch, as_chosen, check, join
+    from placebench.gate.asked import AskedCheck, answer
+    from placebench.gate.checking import Mismatch
     from placebench.gate.output import print_check, report_to_github, verdict, write_json, write_junit
-    from placebench.gate.sources import read_sources, refuse_itself, refuse_twice
-    from placebench.record.named_runs import find_run, with_run
+    from placebench.record.writing import refuse_same
 
-    refuse_same({"--junit": junit, "--json": json_path})
-    share = parse_share("--max-regression", max_regression)
-    sources = read_sources(runs, with_run)
-    for source in sources:
-        if not exists(source.path):
-            find_run(str(source.path))  # which says what there is
-    measured = [measured_run(source.path, source.placement) for source in sources]
-    refuse_twice(sources, measured)
-    try:
-        sources_before = read_sources(baseline, _baseline_with_run)
-        for source in sources_before:
-            refuse_same({"--baseline": source.path, "--junit": junit, "--json": json_path})
-        measured_before = [load_baseline(source.path, source.placement) for source in sources_before]
-        refuse_twice(sources_before, measured_before)
-        refuse_itself(measured, measured_before, baseline)
-        now, before = as_chosen(
-            join(measured), sources[0].placement, join(measured_before), sources_before[0].placement
-        )
-        found = check(
-            now,
-            before,
-            max_regression=share,
-            metrics=metrics,
-            min_launches=min_launches,
-            allow=[Mismatch(word) for word in allow],
-            paired=paired,
-            against=sources_before[0].placement,
-        )
-    except BaselineError as error:
-        # Whoever reads the outputs must see that nothing was compared.
-        found = BaselineCheck(run=runs, baseline=baseline, max_regression=share, missing=str(error))
+    outputs = {"--junit": junit, "--json": json_path}
+    refuse_same(outputs)
+    asked = AskedCheck(
+        runs=runs,
+        baseline=baseline,
+        max_regression=parse_share("--max-regression", max_regression),
+        metrics=metrics,
+        min_launches=min_launches,
+        allow=tuple(map(Mismatch, allow)),
+        paired=paired,
+        outputs=outputs,
+    )
+    found = answer(asked)
     with readers_may_leave():
         print_check(found, open_console())
     if junit:
@@ -147,15 +126,6 @@ def check(
             say(verdict(found))
     if found.error:
         raise found.error
-
-
-def _baseline_with_run(text: str) -> str:
-    from placebench.record.named_runs import with_run
-
-    try:
-        return with_run(text)
-    except UsageError as error:
-        raise BaselineError(*error.args) from None
 
 
 @click.group(epilog=_SAVE_EXAMPLES)
@@ -172,12 +142,11 @@ def save(run: str, path: Path) -> None:
     RUN may be one placement of it, RUN:PLACEMENT.
     """
     from placebench.gate.baseline import save_baseline
-    from placebench.gate.sources import read_source
-    from placebench.record.named_runs import find_run, with_run
+    from placebench.gate.sources import read_source, refuse_missing
+    from placebench.record.named_runs import with_run
 
     source = read_source(with_run(run))
-    if not exists(source.path):
-        find_run(str(source.path))  # which says what there is
+    refuse_missing(source)
     saved = save_baseline(source.path, path, source.placement)
     for line in saved.set_aside:
         say(f"placebench: {line}", sys.stderr)

@@ -1,7 +1,6 @@
 """Options and arguments that name what a command writes."""
 
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,26 +44,3 @@ def writing(option: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(f"{option} {path}: cannot write it: {error.strerror}") from None
-
-
-def refuse_same(outputs: Mapping[str, Path | None]) -> None:
-    """Refuse options that name one file, of which only the last written would stay.
-
-    Raises:
-        UsageError: two of them do.
-    """
-    seen: dict[Path, str] = {}
-    for option, path in outputs.items():
-        if path is None or _takes_all(path):
-            continue
-        other = seen.setdefault(path.resolve(), option)
-        if other != option:
-            raise UsageError(f"{other} and {option} both name {path}: give each a file of its own")
-
-
-def _takes_all(path: Path) -> bool:
-    """Whether it is a device or a FIFO, which keeps nothing that could be written over."""
-    try:
-        return not stat.S_ISREG(path.stat().st_mode)
-    except OSError:
-        return False

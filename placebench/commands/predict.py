@@ -9,7 +9,7 @@ import click
 from placebench.commands.completion import complete_placements
 from placebench.commands.console import open_console
 from placebench.commands.options import GroupedCommand, option, option_group, verbose_option
-from placebench.commands.outputs import OutputPath, refuse_same, writing
+from placebench.commands.outputs import OutputPath, writing
 from placebench.commands.predicting import AskedPrediction, prediction_options, read_asked
 from placebench.errors import Reasons, UsageError
 from placebench.spec.legible import shown
@@ -57,6 +57,7 @@ def predict(
     """
     from placebench.predict.asking import explain_lookups, uncounted_log_probs
     from placebench.predict.prediction import predict as predict_steps
+    from placebench.record.writing import json_text, refuse_same, write_output
     from placebench.report.predicted import prediction_file, print_predictions, write_predictions
 
     refuse_same({"--json": json_path, "--plot": plot, "--out": out})
@@ -82,8 +83,6 @@ def predict(
     if plot is not None:
         draw_predictions(found, plot)
     if out is not None:
-        from placebench.record.writing import json_text, write_output
-
         with writing("--out", out):
             write_output(out, json_text(asked.calibrations[0].model_dump(mode="json")))
 

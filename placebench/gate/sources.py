@@ -7,6 +7,7 @@ from pathlib import Path
 from placebench.errors import PlacebenchError, UsageError
 from placebench.gate.baseline import Baseline, load_baseline
 from placebench.record.folder import RunFolder, is_run_or_report
+from placebench.record.named_runs import find_run
 from placebench.record.run_file import read_run_file
 from placebench.spec.legible import shown
 from placebench.spec.reading import exists
@@ -60,6 +61,16 @@ def read_source(text: str) -> CheckedWord:
             if sign == ":" and (is_run_or_report(path) or (exists(path) and path.is_file())):
                 return CheckedWord(path, text[end + 1 :])
     return CheckedWord(Path(text))
+
+
+def refuse_missing(source: CheckedWord) -> None:
+    """Refuse what is not there.
+
+    Raises:
+        UsageError: it is not, with what there is.
+    """
+    if not exists(source.path):
+        find_run(str(source.path))
 
 
 def refuse_twice(sources: Sequence[CheckedWord], measured: Sequence[Baseline]) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from placebench.errors import UsageError
 from placebench.spec.reading import parse_json, regular
 
 
@@ -75,6 +77,29 @@ def write_output(path: Path, text: str) -> None:
     """Write a text to a file that a user has named, as `replacing_output` does."""
     with replacing_output(path) as scratch, open(scratch, "w", encoding="utf-8", opener=regular) as stream:
         stream.write(text)
+
+
+def refuse_same(outputs: Mapping[str, Path | None]) -> None:
+    """Refuse options that name one file, of which only the last written would stay.
+
+    Raises:
+        UsageError: two of them do.
+    """
+    seen: dict[Path, str] = {}
+    for option, path in outputs.items():
+        if path is None or _takes_all(path):
+            continue
+        other = seen.setdefault(path.resolve(), option)
+        if other != option:
+            raise UsageError(f"{other} and {option} both name {path}: give each a file of its own")
+
+
+def _takes_all(path: Path) -> bool:
+    """Whether it is a device or a FIFO, which keeps nothing that could be written over."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
 
 
 def is_stdout(path: Path) -> bool:

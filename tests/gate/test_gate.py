@@ -301,7 +301,7 @@ def test_ctrl_c_is_exit_code_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("placebench.gate.baseline.measured_run", stop)
+    monkeypatch.setattr("placebench.gate.asked.measured_run", stop)
     assert invoke("check", tmp_path, "--baseline", tmp_path).exit_code == 130
 
 
