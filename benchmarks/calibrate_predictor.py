@@ -26,7 +26,7 @@ from placebench.host.devices import discover
 from placebench.plan.plan import make_plan
 from placebench.plan.request import RunRequest
 from placebench.run.display import open_display
-from placebench.run.runner import execute
+from placebench.run.runner import MeasuredSoFar, execute
 from placebench.spec.config import parse_settings
 from placebench.spec.devices import parse_devices
 from placebench.spec.nested import merge
@@ -148,7 +148,7 @@ def measure(
         repeats=repeats,
     )
     job = (sys.executable, sizes_launch.__file__, json.dumps(vars(asked)))
-    execute(make_plan(request), sys.argv, open_display(), lambda *_: 0.0, job=job).raise_unless_done()
+    execute(make_plan(request), sys.argv, open_display(), MeasuredSoFar(lambda *_: 0.0), job).raise_unless_done()
 
 
 if __name__ == "__main__":

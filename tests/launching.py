@@ -23,7 +23,7 @@ from placebench.plan.request import RunRequest
 from placebench.record.folder import RunFolder, Trial
 from placebench.record.progress import LaunchState
 from placebench.run.display import PlainDisplay
-from placebench.run.runner import RunResult, execute
+from placebench.run.runner import MeasuredSoFar, RunResult, execute
 from placebench.run.watch import TrialWatch
 
 # What a job does, as far as the runner sees it. `end_step(n)` ends the n-th step; `case` is "<round> <placement>".
@@ -82,7 +82,8 @@ def run(a_plan: Plan, body: str) -> tuple[RunResult, str]:
     """Execute a plan with a scripted job; returns the result and what the display said."""
     said = StringIO()
     display = PlainDisplay(said, pause_s=0)
-    result = execute(a_plan, ["placebench", "run"], display, headline_width, job(body), compared_so_far, choose_steps)
+    so_far = MeasuredSoFar(headline_width, compared_so_far, choose_steps)
+    result = execute(a_plan, ["placebench", "run"], display, so_far, job(body))
     return result, said.getvalue()
 
 
@@ -96,11 +97,11 @@ def drive(out: Path, body: str, **changes: Any) -> tuple[str, ...]:
     from placebench.compare.measure.precision import headline_width
     from placebench.run.display import open_display
     from placebench.errors import PlacebenchError
-    from placebench.run.runner import execute
+    from placebench.run.runner import MeasuredSoFar, execute
     try:
         changes = eval(sys.argv[4])
         a_plan = plan(Path(sys.argv[2]), **changes)
-        execute(a_plan, ["run"], open_display(), headline_width, job(sys.argv[3])).raise_unless_done()
+        execute(a_plan, ["run"], open_display(), MeasuredSoFar(headline_width), job(sys.argv[3])).raise_unless_done()
     except PlacebenchError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

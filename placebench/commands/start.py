@@ -103,10 +103,10 @@ def _execute(plan: "Plan", trackers: Sequence[str], *, verbose: bool) -> "RunRes
     """Run a plan and report."""
     from placebench.host.signals import Stopped, raised_signals
     from placebench.run.display import open_display
-    from placebench.run.runner import execute
+    from placebench.run.runner import MeasuredSoFar, execute
 
-    command = ["placebench", *sys.argv[1:]]
-    result = execute(plan, command, open_display(), _headline_width, so_far=compared_so_far, best_steps=_best_steps)
+    so_far = MeasuredSoFar(_headline_width, compared_so_far, _best_steps)
+    result = execute(plan, ["placebench", *sys.argv[1:]], open_display(), so_far)
     if result.done:
         try:
             with raised_signals():

@@ -6,7 +6,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from placebench.errors import InterruptedRunError, LaunchError, PlacebenchError, TimeLimitError, UsageError
@@ -26,14 +26,24 @@ from placebench.run.manifest import Manifest
 from placebench.spec.auto_rounds import PILOT_ROUNDS, StepChoice
 from placebench.spec.devices import device_labels
 
-Width = Callable[[Path, int], float]
-Steps = Callable[[Path], StepChoice | None]
-SoFar = Callable[[Path, str], str | None]
 # What a disk that could be written when the run began may come to, or a file that something else is put in place of.
 _NOT_WRITABLE = (
     *(errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM),
     *(errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO),
 )
+
+
+@dataclass(frozen=True)
+class MeasuredSoFar:
+    """What is asked of a run's folder while the run is under way."""
+
+    width: Callable[[Path, int], float]
+    """How far the ends of the widest headline interval lie apart after so many rounds; only with `--rounds auto`."""
+    sentence: Callable[[Path, str], str | None] = field(default=lambda *_: None)
+    """What to say when a launch of a placement is done; None for nothing."""
+    best_steps: Callable[[Path], StepChoice | None] = field(default=lambda _: None)
+    """How many steps the launches after the first rounds should have; None where that is not known. Only with
+    `--rounds auto`, and once."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +87,8 @@ def execute(
     plan: Plan,
     command: Sequence[str],
     display: Display,
-    width: Width,
+    so_far: MeasuredSoFar,
     job: Sequence[str] = (),
-    so_far: SoFar = lambda *_: None,
-    best_steps: Steps = lambda _: None,
 ) -> RunResult:
     """Run a plan's launches; whatever is done by the end of it stays.
 
@@ -88,12 +96,8 @@ def execute(
         plan: what to run; a resumed run is locked by the caller, who has read it.
         command: the command line, for `run.json`.
         display: shows what goes on.
-        width: how far the ends of the widest headline interval of a run folder lie apart after so many of its rounds;
-            asked only with `--rounds auto`.
+        so_far: what is asked of the run's folder between launches.
         job: command of the training job, whose last argument becomes the trial's folder; the plan's when not given.
-        so_far: what of a run folder to say when a launch of a placement is done; None for nothing.
-        best_steps: how many steps the launches after the first rounds of a run folder should have; None where that is
-            not known. Asked only with `--rounds auto`, and once.
 
     Raises:
         UsageError: the run's folder has come into being since the plan was made.
@@ -109,7 +113,7 @@ def execute(
                 display.note(note)
             asked = Asked(signals, plan.time_limit_s, display)
             with Launcher(plan, record, job or (BRIDGE if plan.job else JOB), asked, asked.pause) as launcher:
-                run = _Run(plan, Manifest(plan, command), launcher, display, width, so_far, best_steps)
+                run = _Run(plan, Manifest(plan, command), launcher, display, so_far)
                 result = run.go(asked)
     is_late = result.stopped_by in (None, TIME_LIMIT)
     return replace(result, late_signal=signals.received if is_late else None)
@@ -119,17 +123,10 @@ class _Run:
     """A run under way."""
 
     def __init__(
-        self,
-        plan: Plan,
-        manifest: Manifest,
-        launcher: Launcher,
-        display: Display,
-        width: Width,
-        so_far: SoFar,
-        best_steps: Steps,
+        self, plan: Plan, manifest: Manifest, launcher: Launcher, display: Display, so_far: MeasuredSoFar
     ) -> None:
         self._plan, self._manifest, self._launcher, self._display = plan, manifest, launcher, display
-        self._width, self._so_far, self._best_steps = width, so_far, best_steps
+        self._so_far = so_far
         self._expected_rounds = plan.rounds
         self._own_path = plan.folder.path.resolve()  # as the record of live runs has it
         self._named: set[Path] = set()
@@ -168,7 +165,7 @@ class _Run:
         if auto is None or not auto.chooses_steps or auto.choice:
             return
         try:
-            choice = self._best_steps(self._plan.folder.path)
+            choice = self._so_far.best_steps(self._plan.folder.path)
         except UsageError as error:  # a file of an earlier launch is damaged, as in `_measured`
             self._display.note(f"launches keep {self._plan.steps} steps, which cannot be chosen: {error}")
             choice = None
@@ -184,7 +181,7 @@ class _Run:
         if auto is None:
             return False
         try:
-            before, now = (self._width(plan.folder.path, rounds) for rounds in (plan.rounds - 1, plan.rounds))
+            before, now = (self._so_far.width(plan.folder.path, rounds) for rounds in (plan.rounds - 1, plan.rounds))
         except UsageError as error:  # as above: what was measured stays, and the report says what is missing
             self._display.note(f"no round is added after {plan.rounds}: {error}")
             return False
@@ -253,7 +250,7 @@ class _Run:
 
     def _measured(self, placement: str) -> str | None:
         try:
-            return self._so_far(self._plan.folder.path, placement)
+            return self._so_far.sentence(self._plan.folder.path, placement)
         except UsageError as error:  # a file of an earlier launch is damaged: the report will say so, too
             return str(error)
 

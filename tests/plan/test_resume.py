@@ -19,7 +19,7 @@ from placebench.plan.resume import resume_plan
 from placebench.record.folder import RunFolder
 from placebench.record.run_file import RunFile
 from placebench.run.display import PlainDisplay
-from placebench.run.runner import RunResult, execute
+from placebench.run.runner import MeasuredSoFar, RunResult, execute
 
 pytestmark = pytest.mark.usefixtures("temp_here")
 
@@ -85,7 +85,7 @@ def test_every_resumption_is_recorded_also_in_a_run_of_a_version_that_recorded_n
             resume_plan(folder, RunRequest()),
             command,
             PlainDisplay(StringIO(), pause_s=0),
-            headline_width,
+            MeasuredSoFar(headline_width),
             job("steps()"),
         )
     resumed = RunFile.read(folder / "run.json").resumptions

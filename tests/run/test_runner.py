@@ -28,7 +28,7 @@ from placebench.record.run_file import read_run_file
 from placebench.record.writing import read_jsonl
 from placebench.report.summary import summarize
 from placebench.run.display import PlainDisplay
-from placebench.run.runner import execute
+from placebench.run.runner import MeasuredSoFar, execute
 
 pytestmark = pytest.mark.usefixtures("temp_here")
 
@@ -70,7 +70,7 @@ def test_a_damaged_file_of_an_earlier_launch_ends_no_run(tmp_path: Path, temp: P
     said = StringIO()
     a_plan = plan(tmp_path, rounds="auto", max_rounds=4, workload={"warmup_steps": 0})
     display = PlainDisplay(said, pause_s=0)
-    result = execute(a_plan, ["run"], display, unreadable, job("steps()"), best_steps=unreadable)
+    result = execute(a_plan, ["run"], display, MeasuredSoFar(unreadable, best_steps=unreadable), job("steps()"))
     assert (result.done, result.total, result.failures) == (8, 8, ())
     assert json.loads((result.folder / "run.json").read_text())["status"] == "done"
     assert said.getvalue().count("launches keep 6 steps, which cannot be chosen: trials/01-split/steps.jsonl") == 1
@@ -368,7 +368,7 @@ def test_another_run_is_kept_with_the_launches_that_it_went_on_beside(tmp_path: 
 
         said = StringIO()
         a_plan, display = plan(tmp_path / "runs", rounds=2), PlainDisplay(said, pause_s=0)
-        result = execute(a_plan, ["run"], display, headline_width, job("steps()"), after_a_launch)
+        result = execute(a_plan, ["run"], display, MeasuredSoFar(headline_width, after_a_launch), job("steps()"))
     assert said.getvalue().count(f"another run goes on here ({tmp_path / 'other'}): each slows the other down") == 1
     assert [launch.other_runs for launch in read_run_file(RunFolder(result.folder)).launches] == [0, 1, 0, 0]
     told = "Another run of placebench went on beside split in round 1: each slows the other down."

@@ -19,7 +19,7 @@ from placebench.plan.request import RunRequest
 from placebench.record.folder import RunFolder, Status, Trial
 from placebench.record.writing import read_jsonl
 from placebench.run.display import PlainDisplay
-from placebench.run.runner import execute
+from placebench.run.runner import MeasuredSoFar, execute
 
 pytestmark = pytest.mark.slow
 
@@ -148,7 +148,7 @@ def test_a_cluster_that_shrinks_after_the_check_is_told_in_time(
     nodes.kill("b")
     wait_for(lambda: nodes.ask("a")["nodes"] == ["a"])
     with (tmp_path / "said").open("w") as said:
-        result = execute(plan, ["placebench"], PlainDisplay(said, pause_s=0), headline_width)
+        result = execute(plan, ["placebench"], PlainDisplay(said, pause_s=0), MeasuredSoFar(headline_width))
     assert "node b has left the Ray cluster since the run was checked" in result.failures[0][1]
     assert len(result.failures) == 1
     nodes.start("b")
