@@ -233,24 +233,13 @@ def main(arguments: Sequence[str]) -> int:
     signals = Signals()
     try:
         job = read_allocation(os.environ)
-        folder = job_folder(options.logs, job)
-        with (folder / "output.log").open("ab", buffering=0) as output:
-            os.dup2(output.fileno(), sys.stdout.fileno())
-            os.dup2(output.fileno(), sys.stderr.fileno())
+        folder = _begin_folder(options.logs, job)
     except PlacebenchError as wrong:
         say(f"placebench: {wrong}", sys.stderr)
         return wrong.exit_code
-    except OSError as wrong:
-        where = wrong.filename or options.logs
-        say(
-            f"placebench: {where}: {wrong.strerror}: name another folder with --logs of placebench slurm submit",
-            sys.stderr,
-        )
-        return UsageError.exit_code
-    begun, started = utc_now(), time.monotonic()
     session = ray_on(job, folder, options.gpus_per_node, signals) if options.launcher == RAY else nullcontext()
+    begun, started = utc_now(), time.monotonic()
     code, error = _run(options.run, folder, session, signals)
-    requeues = options.requeue and signals.received is signal.SIGUSR1 and code != 0
     facts = JobFacts(
         job=job,
         command=("placebench", *options.run),
@@ -258,14 +247,30 @@ def main(arguments: Sequence[str]) -> int:
         seconds=time.monotonic() - started,
         exit_code=code,
         stopped_by=signals.received,
-        requeued=requeues,
+        requeued=options.requeue and signals.received is signal.SIGUSR1 and code != 0,
         error=error,
     )
-    write_atomically(folder / "job_summary.txt", job_summary(folder, facts))
-    if requeues and (refused := _requeue(job)):
-        facts = replace(facts, requeued=False, error=refused)
-        write_atomically(folder / "job_summary.txt", job_summary(folder, facts))
+    _end(folder, facts)
     return code
+
+
+def _begin_folder(logs: Path, job: Allocation) -> Path:
+    """The job's folder, to whose `output.log` goes what is said from now on.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        folder = job_folder(logs, job)
+        with (folder / "output.log").open("ab", buffering=0) as output:
+            os.dup2(output.fileno(), sys.stdout.fileno())
+            os.dup2(output.fileno(), sys.stderr.fileno())
+    except OSError as wrong:
+        where = wrong.filename or logs
+        raise UsageError(
+            f"{where}: {wrong.strerror}: name another folder with --logs of placebench slurm submit"
+        ) from None
+    return folder
 
 
 def _run(
@@ -284,6 +289,14 @@ def _run(
         traceback.print_exc()
         return _UNEXPECTED, f"unexpected {type(failed).__name__}: {failed}"
     return code, None
+
+
+def _end(folder: Path, facts: JobFacts) -> None:
+    """Leave the job's summary, and have it queued again where it is to be."""
+    write_atomically(folder / "job_summary.txt", job_summary(folder, facts))
+    if facts.requeued and (refused := _requeue(facts.job)):
+        facts = replace(facts, requeued=False, error=refused)
+        write_atomically(folder / "job_summary.txt", job_summary(folder, facts))
 
 
 def _requeue(job: Allocation) -> str | None:
