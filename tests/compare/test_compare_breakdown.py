@@ -251,7 +251,7 @@ def test_the_waterfall_leads_from_one_step_time_to_the_other(tmp_path: Path) -> 
     standard, split, *bars = widths
     assert standard + sum(bars) == pytest.approx(split)
     texts = [text.get_text() for text in axes.texts]
-    assert "−0.20 s  (takes 0.20 s longer, 0.40 s more hidden)" in texts
+    assert "−0.20 s  (takes 0.20\xa0s longer, 0.40\xa0s more hidden)" in texts
 
 
 def test_a_part_lies_within_its_interval_where_launches_differ(tmp_path: Path) -> None:
