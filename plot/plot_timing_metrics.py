@@ -174,37 +174,66 @@ def _follow(
     Raises:
         UsageError: a log cannot be read on, or nothing was drawn; the message says what was waited for.
     """
-    lock, seen = threading.Lock(), -1
-    shown: set[str] = set()
-    waiting, has_drawn, is_last = "no step was read yet", False, False
+    lock, is_last = threading.Lock(), False
+    drawing = _Drawing(logs, skip_first, draw)
     with StopSignals() as signals, ExitStack() as stack:
         growing = [stack.enter_context(GrowingLog(path, lock, log_format=log_format, keep=is_timing)) for path in logs]
         while not is_last:
             time.sleep(LOOK_S)
             is_last = signals.received is not None
-            with lock:
-                steps = sum(log.steps for log in growing)
-                found = [log.log for log in growing]
-                if steps == seen:
-                    continue
-                lines = [line for log in found if log for line in _flag_lines(log) if line not in shown]
-                timings = [_drawable(log, skip_first) for log in found]
-            seen = steps
-            shown.update(lines)
-            for line in lines:
+            drawing.look(growing, lock)
+    if not drawing.has_drawn:
+        raise UsageError(f"nothing was drawn: {drawing.waiting}")
+
+
+class _Drawing:
+    """What is drawn of growing logs.
+
+    Attributes:
+        has_drawn: whether anything was.
+        waiting: what is waited for until all logs can be drawn.
+    """
+
+    def __init__(
+        self, paths: tuple[Path, ...], skip_first: int, draw: Callable[[dict[str, Timings]], list[Path]]
+    ) -> None:
+        self.has_drawn, self.waiting = False, "no step was read yet"
+        self._paths, self._skip_first, self._draw = paths, skip_first, draw
+        self._steps = -1
+        self._told: set[str] = set()
+
+    def look(self, growing: list[GrowingLog], lock: threading.Lock) -> None:
+        """Draw the logs anew if they have new steps, or say what is waited for; once, what to mind of them."""
+        with lock:
+            steps = sum(log.steps for log in growing)
+            if steps == self._steps:
+                return
+            found = [log.log for log in growing]
+            lines = [line for log in found if log for line in _flag_lines(log)]
+            timings = [_drawable(log, self._skip_first) for log in found]
+        self._steps = steps
+        self._tell(lines)
+        lacking = [str(path) for path, one in zip(self._paths, timings, strict=True) if one is None]
+        if lacking:
+            self._wait_for(lacking)
+            return
+        drawable = {name: one for name, one in zip(launch_names(self._paths), timings, strict=True) if one is not None}
+        say(f"{steps} steps: {', '.join(map(str, self._draw(drawable)))}")
+        self.has_drawn = True
+
+    def _tell(self, lines: list[str]) -> None:
+        """Say what was not said yet."""
+        for line in lines:
+            if line not in self._told:
                 say(line, sys.stderr)
-            drawable = {name: one for name, one in zip(launch_names(logs), timings, strict=True) if one is not None}
-            lacking = [str(path) for path, one in zip(logs, timings, strict=True) if one is None]
-            if not lacking:
-                say(f"{steps} steps: {', '.join(map(str, draw(drawable)))}")
-                has_drawn = True
-                continue
-            before, behind = waiting, f" behind the first {skip_first}" if skip_first else ""
-            waiting = f"no step with timings{behind} yet in {', '.join(lacking)}"
-            if waiting != before:
-                say(f"waiting: {waiting}")
-    if not has_drawn:
-        raise UsageError(f"nothing was drawn: {waiting}")
+        self._told.update(lines)
+
+    def _wait_for(self, lacking: list[str]) -> None:
+        """Say so, unless it is what was said last."""
+        before, behind = self.waiting, f" behind the first {self._skip_first}" if self._skip_first else ""
+        self.waiting = f"no step with timings{behind} yet in {', '.join(lacking)}"
+        if self.waiting != before:
+            say(f"waiting: {self.waiting}")
 
 
 def _drawable(log: Log | None, skip_first: int) -> Timings | None:
