@@ -6,7 +6,6 @@ the median of all repeats with its 5th and 95th percentile, in CPU time, which a
 """
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
+from children import children_cpu_s
 
 from placebench.jobs.attach.environment import attached
 
@@ -33,16 +33,11 @@ print((time.process_time() - start) / {spans})
 
 def run_python(program: str, environment: Mapping[str, str]) -> tuple[str, float]:
     """What a program prints in a fresh Python, and the CPU seconds of that process."""
-    before = _children_cpu_s()
+    before = children_cpu_s()
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
-    return done.stdout, _children_cpu_s() - before
-
-
-def _children_cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    return done.stdout, children_cpu_s() - before
 
 
 def describe(values: Sequence[float]) -> str:

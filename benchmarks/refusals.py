@@ -7,7 +7,6 @@ A layout that is not refused with exit code 2 ends the benchmark.
 """
 
 import json
-import resource
 import shlex
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any
 
 import click
 import yaml
+from children import children_cpu_s
 from rich.console import Console
 from rich.table import Table
 
@@ -34,17 +34,12 @@ def refuse(case: dict[str, str], folder: Path) -> tuple[float, float]:
     if "file" in case:
         (folder / "mine.yaml").write_text(case["file"], encoding="utf-8")
     command = [sys.executable, "-m", "placebench", "run", "--dry-run", *shlex.split(case["run"])]
-    start, before = time.perf_counter(), _children_cpu_s()
+    start, before = time.perf_counter(), children_cpu_s()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    seconds, cpu_seconds = time.perf_counter() - start, _children_cpu_s() - before
+    seconds, cpu_seconds = time.perf_counter() - start, children_cpu_s() - before
     if done.returncode != 2 or case["says"] not in done.stderr:
         raise click.ClickException(f"{shlex.join(command)}: exit code {done.returncode}\n{done.stderr}")
     return seconds, cpu_seconds
-
-
-def _children_cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 @click.command()
