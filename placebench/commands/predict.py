@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -10,16 +10,8 @@ from placebench.commands.completion import complete_placements
 from placebench.commands.console import open_console
 from placebench.commands.options import GroupedCommand, option, option_group, verbose_option
 from placebench.commands.outputs import OutputPath, writing
-from placebench.commands.predicting import AskedPrediction, prediction_options, read_asked
-from placebench.errors import Reasons, UsageError
-from placebench.spec.legible import shown
-from placebench.spec.text import few
-
-if TYPE_CHECKING:
-    from placebench.spec.placement import Placement
-
-# Of placements that are left out; of more it is the first one's, and the names of the others.
-_MOST_REASONS = 2
+from placebench.commands.predicting import prediction_options, read_asked
+from placebench.errors import UsageError
 
 _EXAMPLES = """\b
 Examples:
@@ -55,6 +47,7 @@ def predict(
     Each with its interval, its class, and how cases of this class that were held out have erred. Neither torch, ray
     nor a GPU is needed.
     """
+    from placebench.plan.predictable import measured_placements, named_placements
     from placebench.predict.asking import explain_lookups, uncounted_log_probs
     from placebench.predict.prediction import predict as predict_steps
     from placebench.record.writing import json_text, refuse_same, write_output
@@ -68,14 +61,18 @@ def predict(
     asked = read_asked(given)
     if out is not None and len(asked.calibrations) > 1:
         raise UsageError(f"--out {out}: {len(asked.calibrations)} calibrations are named with --from: name one")
-    placements, left_out = _placements(words, asked)
+    chosen = (
+        measured_placements(asked.calibrations, asked.devices, asked.workload)
+        if words is None
+        else named_placements(words, asked.devices, asked.workload)
+    )
+    placements = tuple(chosen.placements.values())
     with explain_lookups(asked.devices[0].name, is_known_work=asked.workload is not None):
-        found = predict_steps(
-            asked.steps, [one for _, one in placements], elsewhere=asked.elsewhere, price=given.get("price")
-        )
-    deciding = replace(asked.question.deciding, spelled={one.name: word for word, one in placements})
-    log_probs = uncounted_log_probs(asked.steps, [one for _, one in placements])
-    question = replace(asked.question, deciding=deciding, notes=(*asked.question.notes, *log_probs, *left_out))
+        found = predict_steps(asked.steps, placements, elsewhere=asked.elsewhere, price=given.get("price"))
+    spelled = {placement.name: word for word, placement in chosen.placements.items()}
+    deciding = replace(asked.question.deciding, spelled=spelled)
+    log_probs = uncounted_log_probs(asked.steps, placements)
+    question = replace(asked.question, deciding=deciding, notes=(*asked.question.notes, *log_probs, *chosen.notes))
     print_predictions(found, question, open_console(), verbose=verbose)
     if json_path is not None:
         with writing("--json", json_path):
@@ -85,48 +82,3 @@ def predict(
     if out is not None:
         with writing("--out", out):
             write_output(out, json_text(asked.calibrations[0].model_dump(mode="json")))
-
-
-def _placements(words: str | None, asked: AskedPrediction) -> "tuple[list[tuple[str, Placement]], list[str]]":
-    """The placements that are asked for behind their words, each of which must be possible; else the calibration's.
-
-    Returns:
-        Them, and what to know of those of the calibration that are left out.
-    """
-    from placebench.plan.catalogue import look_up
-    from placebench.spec.words import given_twice, read_placement, split_words
-
-    reasons, placements, read, refused = Reasons(), [], list[str](), dict[str, tuple[str, ...]]()
-    # A point of a benchmark is no placement.
-    names = [case.name for file in asked.calibrations for case in file.cases if case.step_s is not None]
-    asked_words = tuple(dict.fromkeys([*names, "standard", "split"])) if words is None else split_words(words)
-    if "" in asked_words:
-        raise UsageError(f"--placements {shown(words)} has an empty entry: write for example standard,split")
-    nodes = asked.steps.nodes
-    for word in asked_words:
-        of_word = Reasons()
-        if asked.workload is None:
-            placement = read_placement(word, nodes, of_word)
-        else:
-            entry = look_up(word, asked.devices, asked.workload)
-            of_word.add(entry.reasons)
-            placement = entry.bound.placement if entry.bound else None
-        read += [placement.name] if placement else []
-        if placement and not of_word.lines:
-            placements.append((word, placement))
-        elif words is None:
-            refused[word] = of_word.lines
-        else:
-            reasons.add(of_word.lines)
-    if words is not None:
-        reasons.add(given_twice(read, words))
-    reasons.raise_any()
-    if not placements:
-        # Those of the first, as the others are in many words the same.
-        none = "none of the measured placements can be on these devices: name others with --placements"
-        raise UsageError(*next(iter(refused.values()), ()), none)
-    notes = [f"left out: {lines[0]}" for lines in refused.values()]
-    if len(notes) > _MOST_REASONS:
-        others = few([*refused][1:], ", ")
-        notes[1:] = [f"left out, too: {others}; --placements with one of these says why"]
-    return placements, notes

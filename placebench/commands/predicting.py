@@ -3,13 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from placebench.commands.completion import complete_devices, complete_models, complete_runs, complete_settings
 from placebench.commands.options import FiniteRange, option, option_group
 from placebench.errors import UsageError
-from placebench.spec.legible import shown
 from placebench.spec.text import listing
 
 if TYPE_CHECKING:
@@ -101,13 +99,15 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
         unmeasured_settings,
     )
     from placebench.predict.known import counted_once
+    from placebench.report.calibrations import named_calibrations, shipped_for
     from placebench.report.predicted import Question
 
     request = read_request({**given, "sources": None, "gpu": None, "price": None})
     if request.wrong:
         raise UsageError(*request.wrong)
     gpu = given.get("gpu")
-    files, is_shipped = _calibrations(given.get("sources"), gpu)
+    sources = given.get("sources")
+    files, is_shipped = (shipped_for(gpu), True) if sources is None else named_calibrations(sources)
     device = files[0].device if gpu is None else known_gpu(gpu)
     devices = asked_devices(given.get("devices"), files, device, by_name=gpu is not None)
     workload = asked_workload(files, request.workload, request.origin)
@@ -122,51 +122,6 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     deciding = deciding_run(workload, devices, files, names_devices=given.get("devices") is not None)
     question = Question(tuple(file.source for file in files), workload, devices, tuple(notes), deciding)
     return AskedPrediction(files, workload, devices, steps, is_shipped, question)
-
-
-def _calibrations(sources: str | None, gpu: str | None) -> "tuple[tuple[CalibrationFile, ...], bool]":
-    """The calibrations that are named, else the one shipped for a GPU; and whether it is that."""
-    from placebench.predict.asking import known_gpu
-    from placebench.predict.known import counted_once, shipped_calibrations
-    from placebench.record.named_runs import find_run
-    from placebench.report.calibrations import load_calibration
-
-    shipped = shipped_calibrations()
-    if sources is None:
-        if gpu is None:
-            raise UsageError(
-                f"name what to predict from: --from RUN, or --gpu with a GPU that a calibration is shipped for:"
-                f" {', '.join(shipped) or 'none'}"
-            )
-        found = tuple(file for file in shipped.values() if file.device == known_gpu(gpu))
-        if not found:
-            there = listing(shipped)
-            raise UsageError(
-                f"--gpu {gpu}: no calibration is shipped for it, only for {there}: name a run of yours or one of"
-                " these with --from"
-            )
-        return found, True
-    words = [word.strip() for word in sources.split(",")]
-    if not all(words):
-        raise UsageError(f"--from {shown(sources)}: there is an empty entry; name a run, or a calibration file")
-    files = tuple(
-        shipped[word]
-        if word in shipped and not Path(word).exists()
-        else load_calibration(path if (path := Path(word)).is_file() else find_run(word))
-        for word in words
-    )
-    if other := next((place for place, file in enumerate(files) if file.kind != files[0].kind), None):
-        kinds = f"{words[0]} is of {files[0].kind} devices and {words[other]} of {files[other].kind} devices"
-        raise UsageError(f"--from {shown(sources)}: {kinds}, which tell nothing of each other: name those of one kind")
-    for place, word in enumerate(words):
-        for same, file in zip(words[:place], files[:place], strict=True):
-            if all(one.cases for one in counted_once((file, files[place]))):
-                continue
-            what = (
-                "is given twice: name it once" if same == word else f"has the measurements of {same}: name one of them"
-            )
-            raise UsageError(f"--from {shown(sources)}: {word} {what}")
-    return files, all(word in shipped for word in words)
 
 
 def _notes(files: "Sequence[CalibrationFile]", devices: "Sequence[Device]", *, is_shipped: bool) -> "list[str]":
