@@ -14,10 +14,7 @@ from placebench.predict.known import shipped_calibrations
 from placebench.record.folder import Status
 from placebench.report.calibrations import load_calibration
 
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_a_shipped_calibration_is_of_another_host_from_whatever_file_it_is_read() -> None:

@@ -24,10 +24,7 @@ from placebench.record.folder import Status
 from placebench.spec.devices import parse_devices
 from placebench.spec.workload_reading import build_workload
 
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_the_newest_run_tells_of_its_placements_and_others() -> None:

@@ -12,10 +12,7 @@ from placebench.commands.deciding import workload_options
 from placebench.spec.config import load_yaml, parse_settings
 from placebench.spec.workload_reading import RUN_KEYS, build_workload
 
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.mark.parametrize(

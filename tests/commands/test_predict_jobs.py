@@ -12,10 +12,7 @@ from placebench.record.calibration_file import read_calibration
 from placebench.record.folder import Trial
 from placebench.record.job_record import LogRecord
 
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def write_run_of_job(*names: str, is_placed: bool = True, has_spans: bool = True) -> None:

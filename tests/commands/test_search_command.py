@@ -15,13 +15,10 @@ from placebench.report.found import SearchFile
 from placebench.report.predicted import PredictionFile
 from placebench.spec.placement_files import load_placement
 
+pytestmark = pytest.mark.usefixtures("here")
+
 REFERENCE = ROOT / "runs" / "reference" / "4x-h200"
 WORKLOAD = {"model": "tiny", "batch": {"size": 64, "mini_batch_size": 32}}
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def invoke(*arguments: object, command: str = "search") -> Result:

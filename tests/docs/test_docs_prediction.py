@@ -21,8 +21,7 @@ KEPT = ROOT / "runs" / "reference" / "calibration"
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_temp: None) -> None:
-    monkeypatch.chdir(tmp_path)
+def _runs(here: None) -> None:
     SyntheticRun(rounds=1).write(Path("runs/20260101T000000Z-a"))
     Path("runs/reference").symlink_to(ROOT / "runs" / "reference")
 

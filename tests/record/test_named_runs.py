@@ -8,12 +8,9 @@ from synthetic_run import record
 from placebench.errors import UsageError
 from placebench.record.named_runs import find_run, with_run
 
+pytestmark = pytest.mark.usefixtures("here")
+
 FIRST, SECOND, THIRD = "20260301T100000Z-split", "20260302T100000Z-split", "20260303T100000Z-split-overlap=none"
-
-
-@pytest.fixture(autouse=True)
-def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_a_run_is_found_by_folder_name_beginning_and_latest() -> None:
