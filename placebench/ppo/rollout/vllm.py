@@ -5,7 +5,7 @@ the process group that the pool has, each rank runs an engine of its own, and we
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from math import ceil
 from typing import Any
 
@@ -78,19 +78,8 @@ class VllmRollout:
         length = workload.batch.max_prompt_length + workload.batch.max_response_length
         sequences = ceil(workload.batch.size / ranks) * shared_by
         cache_bytes = kv_cache_bytes(model_config, workload, sequences, most_cache)
-        with ExitStack() as building:
-            device_settings: dict[str, Any]
-            if self._is_gpu:
-                device_settings = self._gpu_settings(
-                    workload, sequences, cache_bytes, sleeps=workload.rollout.sleep and not alone
-                )
-                building.enter_context(warm_up_as_the_job(on_warm_up, workload.rollout.top_p))
-            else:
-                # A prompt worked through in parts draws a token after each and takes the draw back from its request's
-                # seed, which generators on CPU cannot.
-                device_settings = {"enforce_eager": True, "enable_chunked_prefill": False}
-                building.enter_context(plain_weights())
-                building.enter_context(no_shared_files())
+        sleeps = workload.rollout.sleep and not alone
+        with self._device_settings(workload, sequences, cache_bytes, on_warm_up, sleeps=sleeps) as device_settings:
             register_model(model_config)
             self._engine = LLM(
                 str(config_folder(model_config)),
@@ -109,6 +98,27 @@ class VllmRollout:
             )
         # Asked once: vLLM looks through every package that is installed to answer, for longer than a token step takes.
         self._seeded = draws_by_seed(self._engine.llm_engine.vllm_config, is_gpu=self._is_gpu)
+
+    @contextmanager
+    def _device_settings(
+        self,
+        workload: Workload,
+        sequences: int,
+        cache_bytes: int,
+        on_warm_up: Callable[[], None],
+        *,
+        sleeps: bool,
+    ) -> Iterator[dict[str, Any]]:
+        """What an engine is told of the devices, which is to be built in the body."""
+        if self._is_gpu:
+            settings = self._gpu_settings(workload, sequences, cache_bytes, sleeps=sleeps)
+            with warm_up_as_the_job(on_warm_up, workload.rollout.top_p):
+                yield settings
+            return
+        # A prompt worked through in parts draws a token after each and takes the draw back from its request's seed,
+        # which generators on CPU cannot.
+        with plain_weights(), no_shared_files():
+            yield {"enforce_eager": True, "enable_chunked_prefill": False}
 
     def _gpu_settings(self, workload: Workload, sequences: int, cache_bytes: int, *, sleeps: bool) -> dict[str, Any]:
         free, whole = torch.cuda.mem_get_info()
