@@ -124,7 +124,7 @@ def test_nothing_measured_is_said_so(tmp_path: Path) -> None:
     assert "0 of 2 launches done" in text
 
 
-def test_an_interrupted_run_is_not_said_to_be_still_measured(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_not_said_to_be_still_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As kill -9 or a full disk leaves it, when all that has happened stands in its files."""
     run = SyntheticRun(layouts={"job": STANDARD}, rounds=1, statuses={(1, "job"): Status.INTERRUPTED})
     folder = RunFolder(run.write(tmp_path / "run"))
@@ -135,7 +135,11 @@ def test_an_interrupted_run_is_not_said_to_be_still_measured(tmp_path: Path) -> 
     text = " ".join(printed(folder.path, verbose=False).split())
     assert "Nothing has been measured to its end." in text
     assert "warning: round 1 job: interrupted after 2 steps" in text
-    assert "the run was interrupted before a launch had ended: go on with placebench run --resume run" in text
+    told = "the run was interrupted before a launch had ended: go on with placebench run --resume"
+    assert f"{told} run" in text
+    monkeypatch.chdir(tmp_path.parent)
+    path = folder.path.relative_to(tmp_path.parent)
+    assert f"{told} {path}" in " ".join(printed(path, verbose=False).split())
 
 
 def test_warnings_that_differ_in_who_and_how_much_are_one() -> None:

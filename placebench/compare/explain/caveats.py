@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from placebench.compare.read.run import Launch, Run
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Ratio
 from placebench.logs.flags import LEARNING
-from placebench.record.folder import Status
+from placebench.record.folder import Status, resuming
 from placebench.record.job_record import JobRecord, LogFlag
 from placebench.spec.devices import index_ranges, with_labels
 from placebench.spec.phases import STEP, phase_order
@@ -49,7 +50,9 @@ def _of_run(comparison: Comparison, run: Run) -> Iterator[str]:
     missing = [launch for launch in run.missing if launch.placement in names]
     yield from (f"{one.label}: {one.fate}" for one in missing if one.status is not Status.PLANNED)
     yield from _not_started([launch for launch in missing if launch.status is Status.PLANNED])
-    resume = f"placebench run --resume {run.folder.path.name}"
+    path = run.folder.path
+    # A report is read elsewhere too: nothing above the folder that it was made in is named.
+    resume = resuming(Path(path.name) if path.is_absolute() else path)
     if all(launch.status is Status.PLANNED for launch in run.launches):
         yield f"no launch has come to its steps, for none was started; if the run is over, go on with {resume}"
     elif not launches and run.record.status == Status.INTERRUPTED:
