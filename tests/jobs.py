@@ -126,8 +126,7 @@ def launched(
 
 
 def _launch_file(word: str, devices: int, ray_folder: str, settings: tuple[str, ...]) -> dict[str, Any]:
-    # Where several set the same, the last one counts.
-    job = build_workload(parse_settings({setting.partition("=")[0]: setting for setting in settings}.values()))
+    job = build_workload(parse_settings(settings))
     placement = parse_placement(word, [devices], has_critic=job.algorithm.has_critic)
     cores = sorted(os.sched_getaffinity(0))
     members = [

@@ -1,8 +1,7 @@
 """Reading YAML and `key=value` settings, with errors that name file, line and key."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from placebench.errors import Reasons, UsageError
 from placebench.spec.legible import shown
 from placebench.spec.nested import merge, nest
 from placebench.spec.reading import read_text
-from placebench.spec.text import listing
 
 # What yaml lets through: a date that is none, a number of thousands of digits, brackets nested by the thousand, a tag
 # that its value is not (`!!bool maybe`).
@@ -129,8 +127,8 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     """Turn `a.b=1` settings into a nested mapping; values are read as YAML (`true`, `1e-3`, `[1, 2]`).
 
     Raises:
-        UsageError: one line for every setting without `=`, with an unreadable value, with a value for what is a
-            section elsewhere, or with another value than it has elsewhere.
+        UsageError: one line for every setting without `=`, with an unreadable value, or with a value for what is a
+            section elsewhere.
     """
     reasons = Reasons()
     content, _ = read_settings(settings, reasons)
@@ -142,9 +140,7 @@ def read_settings(settings: Iterable[str], reasons: Reasons) -> tuple[dict[str, 
     """As `parse_settings`, but what is wrong goes to `reasons`; returns the others, and the keys of the wrong ones."""
     content: dict[str, Any] = {}
     wrong: set[str] = set()
-    given: list[tuple[str, Any]] = []
-    values: dict[str, list[Any]] = {}
-    sections: dict[str, str] = {}
+    values: dict[str, Any] = {}
     settings = tuple(settings)
     if len(settings) > _MOST_SETTINGS:
         reasons.add([f"--set: given {len(settings):,} times: give it at most {_MOST_SETTINGS:,} times"])
@@ -161,33 +157,15 @@ def read_settings(settings: Iterable[str], reasons: Reasons) -> tuple[dict[str, 
             reasons.add([f"--set {shown(setting)}: cannot read the value {shown(text)}"])
             wrong.add(key.strip())
         else:
-            given.append((key.strip(), _number(value) if isinstance(value, str) else value))
-    for key, value in given:
-        for below, single in _values(key, value):
-            others = values.setdefault(below, [])
-            others.extend([single] if single not in others else [])
-            for section in accumulate(below.split(".")[:-1], "{}.{}".format):
-                sections.setdefault(section, below)
-    for key, others in values.items():
-        if key in sections:
-            reasons.add([f"--set {key}: is a section of --set {sections[key]}, and no value: leave one of them out"])
+            values[key.strip()] = _number(value) if isinstance(value, str) else value
+    for key, value in values.items():
+        below = next((other for other in values if other.startswith(f"{key}.")), None)
+        if below and not isinstance(value, Mapping):
+            reasons.add([f"--set {key}: is a section of --set {below}, and no value: leave one of them out"])
             wrong.add(key)
-        elif len(others) > 1:
-            reasons.add([f"--set {key}: is given as {listing(map(shown, others))}: give it once"])
-            wrong.add(key)
-    for key, value in given:
-        if key not in wrong:
-            content = merge(content, nest(key.split("."), value))
+            continue
+        content = merge(content, nest(key.split("."), value))
     return content, frozenset(wrong)
-
-
-def _values(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What a setting gives: by dotted key the value, or those of the section that it is."""
-    if not isinstance(value, Mapping):
-        yield key, value
-        return
-    for name, below in value.items():
-        yield from _values(f"{key}.{name}", below)
 
 
 def _number(text: str) -> str | float:

@@ -72,20 +72,6 @@ def test_a_section_has_keys_or_a_value() -> None:
     ]
 
 
-def test_a_key_that_is_set_twice_has_one_value() -> None:
-    assert parse_settings(["seed=1", "batch.size=8", "seed=1", "batch={size: 8}"]) == {"seed": 1, "batch": {"size": 8}}
-    settings = ["seed=1", "batch.size=8", "seed=2", "batch={size: 16}", "seed=x", "steps=4", "steps={a: 1}"]
-    with pytest.raises(UsageError) as caught:
-        parse_settings(settings)
-    assert str(caught.value).splitlines() == [
-        "--set seed: is given as 1, 2 and 'x': give it once",
-        "--set batch.size: is given as 8 and 16: give it once",
-        "--set steps: is a section of --set steps.a, and no value: leave one of them out",
-    ]
-    request = build_request(GivenRun(settings=["batch.size=8", "batch={size: 16}"]))
-    assert request.unknown == {"batch.size"}
-
-
 @pytest.mark.parametrize("setting", ["batch.size", "=3", "a=[", " =1"])
 def test_a_setting_needs_key_and_value(setting: str) -> None:
     with pytest.raises(UsageError, match="--set"):
