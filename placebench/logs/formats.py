@@ -94,8 +94,8 @@ class LogFormat:
     title: str
     """What the format is, for messages."""
     begins: Callable[[bytes], bool]
-    """Whether a step of this format begins in a block of whole lines. What comes before the first such block is never
-    looked at again."""
+    """Whether a step of this format begins in a block of whole lines. What comes before the first such block, but
+    for the line before it where that belongs to the step, is never looked at again."""
     read: Callable[[Iterator[bytes], StepTable], None]
     """Puts the steps of blocks of whole lines into a table; may raise `DamagedLogError`."""
     dialect: Dialect | None

@@ -138,7 +138,8 @@ def recognize(blocks: Iterator[bytes], wanted: LogFormat | None) -> tuple[LogFor
     """The format of a log's blocks, `wanted` or else by their content, and the blocks that are to be read as it.
 
     Returns:
-        The format, None where no step of any format begins; and the blocks from that on in which a step begins.
+        The format, None where no step of any format begins; and the blocks from that on in which a step begins, its
+        first line too where that came in the block before.
     """
     if wanted:
         return wanted, blocks
