@@ -58,6 +58,8 @@ class Asked:
     """Or ppo, with a critic."""
     placements: str = "standard"
     """Of the framework."""
+    own_placements: str | None = None
+    """Of placebench's own, with a critic; None for the same ones."""
     batch: int
     """Sequences a step."""
     group: int
@@ -203,7 +205,7 @@ def own_options(asked: Asked) -> list[str]:
         "trace_kernels": "false",
     }
     # A model without a critic needs no shards on one device.
-    placements = asked.placements if asked.has_critic else "ddp:1"
+    placements = (asked.own_placements or asked.placements) if asked.has_critic else "ddp:1"
     options = ["--placements", placements, "--model", asked.model, "--ignore-eos"]
     options += ["--batch-size", str(asked.batch), "--mini-batch-size", str(asked.batch)]
     options += ["--max-prompt-length", str(asked.prompt), "--max-response-length", str(asked.response)]

@@ -44,6 +44,7 @@ ON_CPU = {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
 @asking(model="qwen2.5-0.5b", length=256, steps=5, work="runs/verl-on-gpu")
 @click.option("--algorithm", type=click.Choice(["grpo", "ppo"]), default="grpo", show_default=True)
 @click.option("--placements", default="standard", show_default=True, help="Placements of verl, with PPO of both.")
+@click.option("--own-placements", help="Of placebench's own job with PPO, where they differ.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of verl's; repeatable.")
 @click.option("--python", default=Path(sys.executable).name, help="verl's own.  [default: the one that runs this]")
 def main(work: Path, into: Path | None, python: str, settings: tuple[str, ...], **asked: Any) -> None:
