@@ -67,10 +67,12 @@ class Result:
 def read_folders() -> list[Folder]:
     """All shared runs of placebench's own job on H200s whose placements tell what their phases took."""
     folders = []
-    for path in (one.parent for one in sorted(REFERENCE.glob("*x-h200/*/summary.json"))):
-        if not (summary := read_summary(path)).job:
+    for path in (one.parent for one in sorted(REFERENCE.glob("*x-h200/**/summary.json"))):
+        summary = read_summary(path)
+        # What compares several runs has no host.
+        if summary.host and not summary.job:
             gpus = frozenset(gpu["uuid"] for gpu in summary.host["gpus"])
-            where, day = f"{path.parent.name}/{path.name}", str(summary.started)[:10]
+            where, day = str(path.relative_to(REFERENCE)), str(summary.started)[:10]
             folders.append(Folder(where, shared_calibration(path), day, gpus))
     return folders
 
