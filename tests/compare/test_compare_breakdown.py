@@ -61,7 +61,10 @@ def test_a_pause_before_one_phase_is_found_there(tmp_path: Path) -> None:
         SyntheticRun({"standard": STANDARD, "paused": paused}, pace=evenly).write(tmp_path / "run")
     )
     assert differences(change_of(comparison)) == {"gap before update_critic": 0.3}
-    assert reasons(comparison, comparison.sides[1])[0] == "0.30 s more passes between phases."
+    assert (
+        reasons(comparison, comparison.sides[1])[0]
+        == "0.30 s more passes between phases, all of it before update_critic."
+    )
 
 
 def test_the_parts_of_a_step_with_a_validation_add_up(tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ def test_a_phase_that_moves_to_the_controller_is_told_as_such(tmp_path: Path, ov
 def test_time_between_phases_is_a_cost(tmp_path: Path) -> None:
     slack = Layout(STANDARD.pools, STANDARD.roles, STANDARD.times, STANDARD.step_s + 0.2)
     _, why, _ = texts(build(tmp_path, {"standard": STANDARD, "slack": slack}))
-    assert why == "0.20 s more passes between phases."
+    assert why == "0.20 s more passes between phases, all of it at the end of the step."
 
 
 def test_waiting_for_a_slower_device_of_the_own_pool(tmp_path: Path) -> None:

@@ -102,7 +102,12 @@ class StepChange:
     @cached_property
     def phases(self) -> tuple[PartChange, ...]:
         """The parts that are phases."""
-        return tuple(part for part in self.parts if not part.first.is_gap)
+        return tuple(part for part in self.parts if not part.is_gap)
+
+    @cached_property
+    def gap_parts(self) -> tuple[PartChange, ...]:
+        """The parts that are gaps."""
+        return tuple(part for part in self.parts if part.is_gap)
 
 
 def path_parts(side: Side) -> tuple[PathPart, ...]:

@@ -15,7 +15,7 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.explain.breakdown import PartChange, StepChange, path_parts, step_change
 from placebench.compare.explain.waiting import by_size, is_notable, longest_idle_share, most_named, parts_scale, waiting
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.metrics import BESIDE, LOG_CLOCK, STEP_TIME, TOKENS_PER_DEVICE, Metric, phase_metric
+from placebench.compare.metrics import BESIDE, END, LOG_CLOCK, STEP_TIME, TOKENS_PER_DEVICE, Metric, phase_metric
 from placebench.compare.pairing import launches_compared
 from placebench.compare.side import Side
 from placebench.compare.statistics.estimates import Estimate, Ratio
@@ -25,6 +25,8 @@ from placebench.telemetry.spans import CONTROLLER
 
 # Difference of logarithms from which a ratio is noticed not to be that of the two values beside it.
 RATIO_APART = 0.02
+# By which a part may exceed the whole that it makes up.
+ROUNDED = 1e-6
 
 NOTHING = "no single cause stands out"
 # Before seconds of which the rounds do not tell whether they are more or less than 0.
@@ -233,7 +235,20 @@ def _gap_clauses(change: StepChange, first: RunSide, told: Scale) -> Iterator[_C
     more = change.gaps.value
     if is_notable(abs(more), first):
         text = f"{_perhaps(change.gaps)}{told.text(abs(more))} {'more' if more > 0 else 'less'} passes between phases"
-        yield _Clause(text, more)
+        yield _Clause(text + _where_most(change, told), more)
+
+
+def _where_most(change: StepChange, told: Scale) -> str:
+    """Which gap has at least half of what passes more, or less, between phases; nothing where none has."""
+    more = change.gaps.value
+    largest = max(change.gap_parts, key=lambda part: part.longer * more, default=None)
+    # Work beside a gap is no time between phases, so that one gap can change by more than all.
+    if largest is None or not 0.5 <= largest.longer / more <= 1.0 + ROUNDED:
+        return ""
+    share = f"{told.text(abs(largest.longer))} of it"
+    if told.rounded(largest.longer) == told.rounded(more):
+        share = "all of it"
+    return f", {share} {f'at the {END}' if largest.phase == END else f'before {largest.phase}'}"
 
 
 def _perhaps(difference: Estimate) -> str:
