@@ -1,10 +1,11 @@
 """Predictions of placements: the step of each, how far it is to be trusted, and which of them cannot be told apart."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isnan, sqrt
 
+from placebench.predict.classing import class_of
 from placebench.predict.interval import (
     LEAST_CASES,
     USUAL_LAUNCH_SD,
@@ -17,11 +18,10 @@ from placebench.predict.interval import (
     run_ratio_interval,
     step_interval,
 )
-from placebench.predict.known import is_shipped
 from placebench.predict.phases import Basis
 from placebench.predict.step import PredictedStep, StepModel
 from placebench.predict.work import mean_response
-from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase
+from placebench.record.calibration_file import MeasuredCase
 from placebench.spec.phases import GEN
 from placebench.spec.placement import Placement, Scaling
 from placebench.spec.workload import placed_workload
@@ -168,44 +168,6 @@ def predict(
         errs = ClassError(kind, LEAST_CASES, 0.0, 0.0, 0.0, 0.0) if one.is_measured else error
         found.append(replace(one, interval=step_interval(step.seconds, errs, spread, launches, noise)))
     return Predictions(tuple(found))
-
-
-def class_of(model: StepModel, placement: Placement, *, elsewhere: bool = False) -> PredictionClass:
-    """What lies between what was measured and a placement."""
-    phases, files = model.phases_of(placement), model.phases.calibrations
-    used = {node for pool in placement.pools for node, count in enumerate(pool.counts) if count}
-    if len(used) > max(file.nodes for file in files):
-        return PredictionClass.MORE_NODES
-    engines = {one.tensor_parallel for file in files for one in _phases_of(file, GEN)}
-    if phases.workload and engines:
-        shared_by = placement.tensor_parallel or phases.workload.rollout.tensor_parallel_size
-        if shared_by not in engines:
-            return PredictionClass.OTHER_ENGINES
-    if phases.device.name not in {file.device for file in files}:
-        return PredictionClass.OTHER_GPU
-    # What is shipped was measured on another host than whatever is asked about.
-    files = [file for file in files if not is_shipped(file)]
-    if elsewhere or phases.device.name not in {file.device for file in files}:
-        return PredictionClass.OTHER_HOST
-    cases = [case for file in files for case in file.cases]
-    if phases.shapes is None and any(one.basis is not Basis.MEASURED for one in model.step(placement).phases.values()):
-        return PredictionClass.OTHER_JOB
-    # A placement may let the same work be done in a way that was never measured, such as by engines of several devices.
-    if (
-        any(phases.is_same(case) for case in cases)
-        and placement.size <= max(file.device_count for file in files)
-        and not model.step(placement).extrapolated
-    ):
-        return PredictionClass.SAME_RUN
-    if phases.shapes is None:
-        return PredictionClass.OTHER_JOB
-    if any(case.models and case.models.actor == phases.shapes.actor for case in cases):
-        return PredictionClass.OTHER_SIZE
-    return PredictionClass.OTHER_MODEL
-
-
-def _phases_of(file: CalibrationFile, name: str) -> Iterator[MeasuredPhase]:
-    return (phase for case in file.cases for phase in case.phases if phase.name == name)
 
 
 def launch_spread(model: StepModel) -> tuple[float, int]:
