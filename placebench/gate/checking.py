@@ -153,20 +153,15 @@ def check(
     """
     chosen = _metrics(metrics, (run, baseline))
     differences = list(_differences(run, baseline))
+    shared = {
+        name: (baseline.placements[name], now) for name, now in run.placements.items() if name in baseline.placements
+    }
     incomparable = [text for kind, text in differences if kind not in allow]
-    shared = [name for name in run.placements if name in baseline.placements]
     incomparable += [f"the baseline has no {name}" for name in run.placements if name not in shared]
-    failures = [f"the run has no {name}, which the baseline has" for name in baseline.placements if name not in shared]
-    for name in shared:
-        for side, whose, own_name in ((run, "the run", name), (baseline, "the baseline", against or name)):
-            failures += _too_little(side.placements[name], own_name, whose, min_launches)
-    cases: list[MetricCheck] = []
-    turns: list[str] = []
-    if not incomparable:
-        sides = [(baseline.placements[name].side(name), run.placements[name].side(name)) for name in shared]
-        cases = [_case(metric, *pair, max_regression, paired=paired) for pair in sides for metric in chosen]
-        if paired:
-            turns += turns_missed({name: (baseline.placements[name], run.placements[name]) for name in shared})
+    compared = {} if incomparable else shared
+    sides = [(before.side(name), now.side(name)) for name, (before, now) in compared.items()]
+    cases = [_case(metric, *pair, max_regression, paired=paired) for pair in sides for metric in chosen]
+    failures = [*_lacking(run, baseline, against, min_launches)]
     failures += [_not_measured(case) for case in cases if case.outcome is Outcome.NOT_MEASURED]
     if not failures:
         failures += [line for case in cases for line in _too_few(case, min_launches)]
@@ -179,7 +174,7 @@ def check(
         failures=tuple(failures),
         allowed=tuple(text for kind, text in differences if kind in allow),
         set_aside=(*run.set_aside, *baseline.set_aside),
-        turns=tuple(turns),
+        turns=tuple(turns_missed(compared)) if paired else (),
         measured=baseline.measured,
     )
 
@@ -246,10 +241,6 @@ def describe(case: MetricCheck) -> str:
     return f"{text}, {equal} times with the difference in tokens ({100 * (work.tokens.value - 1):+.1f} %) taken out"
 
 
-def _not_measured(case: MetricCheck) -> str:
-    return f"{case.placement}: {case.metric.label} was not measured"
-
-
 def unequal_work(case: MetricCheck) -> str | None:
     """That the run's steps had other tokens than the baseline's, and what the number is without the difference."""
     work = case.work
@@ -310,26 +301,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}…"
 
 
-def _too_little(placement: MeasuredPlacement, name: str, whose: str, min_launches: int) -> list[str]:
-    """Why launches do not suffice; empty where they do."""
-    if placement.failures:
-        more = f" and {len(placement.failures) - 1} more" if len(placement.failures) > 1 else ""
-        return [f"{whose} has launches that are not done: {placement.failures[0]}{more}"]
-    if placement.finished < min_launches:
-        return [f"{whose} has {plural(placement.finished, 'launch', 'launches')} of {name}, {min_launches} needed"]
-    return []
-
-
-def _too_few(case: MetricCheck, min_launches: int) -> Iterator[str]:
-    """That too few launches have a number, though enough are done, or too few of those that belong together."""
-    assert case.ratio is not None
-    few, what = min(case.ratio.launches), "launches of a side"
-    if case.ratio.pairs:
-        few, what = case.ratio.pairs, "pairs of launches"
-    if few < min_launches:
-        yield f"{case.placement}: {case.metric.label} was measured in {few} {what}, {min_launches} needed"
-
-
 def _case(metric: Metric, before: Side, now: Side, max_regression: float, *, paired: bool) -> MetricCheck:
     """One number of one placement against the baseline's."""
     better = Better.LESS if metric.key in WORSE_WHEN_HIGHER else metric.better
@@ -356,3 +327,36 @@ def _outcome(found: Ratio | None, work: OtherWork | None) -> Outcome:
     if Verdict.SLOWER in verdicts:
         return Outcome.REGRESSION if len(verdicts) == 1 else Outcome.UNDECIDED
     return Outcome.IMPROVED if verdicts == {Verdict.FASTER} else Outcome.PASSED
+
+
+def _lacking(run: Baseline, baseline: Baseline, against: str | None, min_launches: int) -> Iterator[str]:
+    """What a side lacks: placements that the baseline has, and launches of those that both have."""
+    absent = (name for name in baseline.placements if name not in run.placements)
+    yield from (f"the run has no {name}, which the baseline has" for name in absent)
+    for name, now in run.placements.items():
+        if before := baseline.placements.get(name):
+            yield from _too_little(now, name, "the run", min_launches)
+            yield from _too_little(before, against or name, "the baseline", min_launches)
+
+
+def _too_little(placement: MeasuredPlacement, name: str, whose: str, min_launches: int) -> Iterator[str]:
+    """Why launches do not suffice, where they do not."""
+    if placement.failures:
+        more = f" and {len(placement.failures) - 1} more" if len(placement.failures) > 1 else ""
+        yield f"{whose} has launches that are not done: {placement.failures[0]}{more}"
+    elif placement.finished < min_launches:
+        yield f"{whose} has {plural(placement.finished, 'launch', 'launches')} of {name}, {min_launches} needed"
+
+
+def _not_measured(case: MetricCheck) -> str:
+    return f"{case.placement}: {case.metric.label} was not measured"
+
+
+def _too_few(case: MetricCheck, min_launches: int) -> Iterator[str]:
+    """That too few launches have a number, though enough are done, or too few of those that belong together."""
+    assert case.ratio is not None
+    few, what = min(case.ratio.launches), "launches of a side"
+    if case.ratio.pairs:
+        few, what = case.ratio.pairs, "pairs of launches"
+    if few < min_launches:
+        yield f"{case.placement}: {case.metric.label} was measured in {few} {what}, {min_launches} needed"
