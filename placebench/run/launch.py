@@ -121,21 +121,22 @@ class Launcher:
             self._launch_file(launch, trial, processes.mark, server).write(trial.launch_file)
             trial.set_status(Status.RUNNING)
             sampler = self._start_sampler(trial, processes)
-            job = processes.start([*self._job, str(trial.path)], trial.log)
+            process = processes.start([*self._job, str(trial.path)], trial.log)
             if self._server and next_round:
                 self._server.prepare(next_round)
-            watch = TrialWatch(trial)
-            end = self._end_of(job, watch, launch.steps, on_state, processes.mark)
+            job = _StartedJob(process, TrialWatch(trial), launch.steps, on_state, processes.mark)
+            end = self._end_of(job)
             unmeasured = self._without_measured_steps(trial)
-            if self._plan.until_end and end.status is Status.INTERRUPTED and job.returncode == JobExit.DONE:
-                end = end if unmeasured else LaunchEnd(Status.DONE)
+            was_stopped = end.status is Status.INTERRUPTED and process.returncode == JobExit.DONE
+            if self._plan.until_end and was_stopped and not unmeasured:
+                end = LaunchEnd(Status.DONE)
             job_ended = time.monotonic()
             notes = self._server.notes if self._server else ()
-            notes += watch.pauses + _end_sampler(sampler, trial) + (clock_notes(trial) if self._plan.cluster else ())
-        notes += tuple(
-            f"process {process.pid} of the launch does not end even by SIGKILL" for process in processes.left
-        )
-        end, ends_run = self._explained(end, trial, job.returncode, was_out_of_memory=oom_kills() > kills)
+            notes += (
+                job.watch.pauses + _end_sampler(sampler, trial) + (clock_notes(trial) if self._plan.cluster else ())
+            )
+        notes += tuple(f"process {left.pid} of the launch does not end even by SIGKILL" for left in processes.left)
+        end, ends_run = self._explained(end, trial, process.returncode, was_out_of_memory=oom_kills() > kills)
         if end.status is not Status.DONE and not ends_run and (missing := lacks_only(trial)):
             notes += (f"the launch is done but for {missing}: {end.reason} (see {trial.path})",)
             record_cut_off(trial, end)
@@ -145,100 +146,6 @@ class Launcher:
         write_end(trial, end, self._plan, launch.placement)
         wall = _launch_wall(trial, started, job_ended, time.monotonic())
         return LaunchResult(end.status, end.reason, wall, notes, ends_run)
-
-    def _end_of(
-        self,
-        job: subprocess.Popen[bytes],
-        watch: TrialWatch,
-        steps: int,
-        on_state: Callable[[LaunchState], None],
-        mark: LaunchMark,
-    ) -> LaunchEnd:
-        """Follow the job as `_watch` does, and see that it is gone."""
-        try:
-            end = self._watch(job, watch, steps, on_state, mark)
-        except DamagedFilesError as error:
-            end = LaunchEnd(Status.FAILED, str(error))
-        stop_process(job, _LAST_GRACE_S if self._plan.until_end else _JOB_GRACE_S)
-        return end
-
-    def _explained(
-        self, end: LaunchEnd, trial: Trial, exit_code: int, *, was_out_of_memory: bool
-    ) -> tuple[LaunchEnd, bool]:
-        """The end with why it came to it, and whether launches after this one would fail alike.
-
-        Args:
-            end: as it was seen.
-            trial: with all that the job has left.
-            exit_code: of the job.
-            was_out_of_memory: whether the kernel killed a process meanwhile because memory ran out.
-        """
-        has_failed, has_lost_cluster = end.status is Status.FAILED, exit_code in CLUSTER_CHANGED
-        if has_failed and lost_head(trial):
-            end, has_lost_cluster = self._headless(), has_lost_cluster or self._plan.cluster is not None
-        elif has_failed and was_out_of_memory:
-            end = LaunchEnd(Status.OOM, "the kernel killed a process because memory ran out")
-        return explain(trial, end, self._plan.devices), has_lost_cluster
-
-    def _without_measured_steps(self, trial: Trial) -> str | None:
-        """Why there is nothing to report on of a command that has ended within its warm-up; None of one that has not.
-
-        How many steps it has is known only by its end.
-        """
-        had, warmup = count_steps(trial) if self._plan.until_end else 0, self._plan.warmup_steps
-        if not 0 < had <= warmup:  # none are those of a damaged file, which the report names
-            return None
-        none_left = f"the command had {plural(had, 'step')}, and --warmup-steps {warmup} leaves none to measure"
-        end = EndFile.read(trial)
-        return f"{end.message}; {none_left}" if end and end.message else none_left
-
-    def _start_sampler(self, trial: Trial, processes: LaunchProcesses) -> subprocess.Popen[bytes] | None:
-        hz = 0.0 if self._plan.cluster else self._plan.sample_hz  # on a cluster the job has one started on every node
-        return processes.start([*SAMPLER, str(trial.path), "--hz", f"{hz:g}"], _sampler_log(trial)) if hz else None
-
-    def _watch(
-        self,
-        job: subprocess.Popen[bytes],
-        watch: TrialWatch,
-        steps: int,
-        on_state: Callable[[LaunchState], None],
-        mark: LaunchMark,
-    ) -> LaunchEnd:
-        """Follow the job until it ends, or has to; while the user wants it, stop with it."""
-        patience = self._plan.step_timeout_s
-        while job.poll() is None:
-            state = watch.read()
-            on_state(state)
-            if self._server:
-                self._server.hold(stopped=state.stage == IN_STEP)
-            if pause := self._pause(mark):
-                watch.leave_out(pause, activity(state, steps))
-            if reason := self._stop():
-                return LaunchEnd(Status.INTERRUPTED, reason)
-            if state.silent_s > (min(patience, _STOP_PATIENCE_S) if state.stage == STOPPING else patience):
-                silence = f"no progress for {format_seconds(state.silent_s)} ({activity(state, steps)})"
-                return LaunchEnd(Status.TIMEOUT, silence)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                job.wait(_POLL_S)
-        state = watch.read()
-        on_state(state)
-        wanted = 0 if self._plan.until_end else steps - self._plan.steps_before
-        end = judge(job.returncode, len(state.step_times), wanted)
-        # A signal to all processes at once, as a cancelled batch job gets it, may end the job before it is seen here.
-        if end.status is not Status.DONE and (reason := self._stop()):
-            return LaunchEnd(Status.INTERRUPTED, reason)
-        return end
-
-    def _headless(self) -> LaunchEnd:
-        """What it means that Ray's head is gone."""
-        if not isinstance(self._plan.cluster, Cluster):
-            return LaunchEnd(Status.FAILED, "the head of the launch's own Ray (gcs_server) was killed")
-        address = self._plan.cluster.address
-        return LaunchEnd(
-            Status.DEVICE_LOST,
-            f"the head of the Ray cluster does not answer any more (--ray-address {address}): start it again, and the"
-            " nodes with it",
-        )
 
     def _launch_file(self, launch: PlannedLaunch, trial: Trial, mark: LaunchMark, server: str | None) -> LaunchFile:
         plan, placement = self._plan, launch.placement
@@ -265,6 +172,132 @@ class Launcher:
             resume_from=str(plan.start.path) if plan.start else None,
         )
 
+    def _start_sampler(self, trial: Trial, processes: LaunchProcesses) -> subprocess.Popen[bytes] | None:
+        hz = 0.0 if self._plan.cluster else self._plan.sample_hz  # on a cluster the job has one started on every node
+        return processes.start([*SAMPLER, str(trial.path), "--hz", f"{hz:g}"], _sampler_log(trial)) if hz else None
+
+    def _end_of(self, job: "_StartedJob") -> LaunchEnd:
+        """Follow the job as `_watch` does, and see that it is gone."""
+        try:
+            end = self._watch(job)
+        except DamagedFilesError as error:
+            end = LaunchEnd(Status.FAILED, str(error))
+        stop_process(job.process, _LAST_GRACE_S if self._plan.until_end else _JOB_GRACE_S)
+        return end
+
+    def _watch(self, job: "_StartedJob") -> LaunchEnd:
+        """Follow the job until it ends, or has to; while the user wants it, stop with it."""
+        patience = self._plan.step_timeout_s
+        while job.process.poll() is None:
+            state = job.look()
+            if self._server:
+                self._server.hold(stopped=state.stage == IN_STEP)
+            if pause := self._pause(job.mark):
+                job.watch.leave_out(pause, activity(state, job.steps))
+            if reason := self._stop():
+                return LaunchEnd(Status.INTERRUPTED, reason)
+            if state.silent_s > (min(patience, _STOP_PATIENCE_S) if state.stage == STOPPING else patience):
+                silence = f"no progress for {format_seconds(state.silent_s)} ({activity(state, job.steps)})"
+                return LaunchEnd(Status.TIMEOUT, silence)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.process.wait(_POLL_S)
+        wanted = 0 if self._plan.until_end else job.steps - self._plan.steps_before
+        end = judge(job.process.returncode, len(job.look().step_times), wanted)
+        # A signal to all processes at once, as a cancelled batch job gets it, may end the job before it is seen here.
+        if end.status is not Status.DONE and (reason := self._stop()):
+            return LaunchEnd(Status.INTERRUPTED, reason)
+        return end
+
+    def _without_measured_steps(self, trial: Trial) -> str | None:
+        """Why there is nothing to report on of a command that has ended within its warm-up; None of one that has not.
+
+        How many steps it has is known only by its end.
+        """
+        had, warmup = count_steps(trial) if self._plan.until_end else 0, self._plan.warmup_steps
+        if not 0 < had <= warmup:  # none are those of a damaged file, which the report names
+            return None
+        none_left = f"the command had {plural(had, 'step')}, and --warmup-steps {warmup} leaves none to measure"
+        end = EndFile.read(trial)
+        return f"{end.message}; {none_left}" if end and end.message else none_left
+
+    def _explained(
+        self, end: LaunchEnd, trial: Trial, exit_code: int, *, was_out_of_memory: bool
+    ) -> tuple[LaunchEnd, bool]:
+        """The end with why it came to it, and whether launches after this one would fail alike.
+
+        Args:
+            end: as it was seen.
+            trial: with all that the job has left.
+            exit_code: of the job.
+            was_out_of_memory: whether the kernel killed a process meanwhile because memory ran out.
+        """
+        has_failed, has_lost_cluster = end.status is Status.FAILED, exit_code in CLUSTER_CHANGED
+        if has_failed and lost_head(trial):
+            end, has_lost_cluster = self._headless(), has_lost_cluster or self._plan.cluster is not None
+        elif has_failed and was_out_of_memory:
+            end = LaunchEnd(Status.OOM, "the kernel killed a process because memory ran out")
+        return explain(trial, end, self._plan.devices), has_lost_cluster
+
+    def _headless(self) -> LaunchEnd:
+        """What it means that Ray's head is gone."""
+        if not isinstance(self._plan.cluster, Cluster):
+            return LaunchEnd(Status.FAILED, "the head of the launch's own Ray (gcs_server) was killed")
+        address = self._plan.cluster.address
+        return LaunchEnd(
+            Status.DEVICE_LOST,
+            f"the head of the Ray cluster does not answer any more (--ray-address {address}): start it again, and the"
+            " nodes with it",
+        )
+
+
+def fresh_trial(folder: RunFolder, round_number: int, placement: str) -> Trial:
+    """An empty trial folder; an earlier try that was not done moves to `trials/replaced/`."""
+    trial = folder.trial(round_number, placement)
+    if os.path.lexists(trial.path):
+        replaced = folder.folders_of_trials[1]
+        replaced.mkdir(exist_ok=True)
+        tries = sum(1 for _ in replaced.glob(f"{trial.path.name}.*"))
+        trial.path.rename(replaced / f"{trial.path.name}.{tries + 1}")
+    trial.path.mkdir(parents=True)
+    return trial
+
+
+@dataclass(frozen=True)
+class _StartedJob:
+    """The job of a launch that has been started, and what is needed to follow it."""
+
+    process: subprocess.Popen[bytes]
+    watch: TrialWatch
+    steps: int
+    """That it is to do, of its launch."""
+    on_state: Callable[[LaunchState], None]
+    """Called with every state that is seen."""
+    mark: LaunchMark
+    """By which its processes are known."""
+
+    def look(self) -> LaunchState:
+        """What it is doing now."""
+        state = self.watch.read()
+        self.on_state(state)
+        return state
+
+
+def _sampler_log(trial: Trial) -> Path:
+    return trial.path / "sampler.log"
+
+
+def _end_sampler(sampler: subprocess.Popen[bytes] | None, trial: Trial) -> tuple[str, ...]:
+    """End the sampler in order; returns a note when it has not lasted until now."""
+    if sampler is None:
+        return ()
+    lasted = sampler.poll() is None
+    stop_process(sampler, _SAMPLER_GRACE_S)
+    log = _sampler_log(trial)
+    with contextlib.suppress(FileNotFoundError):  # the job may remove what it likes
+        if lasted and not log.stat().st_size:
+            log.unlink()
+    return () if lasted else (f"the sampler ended before its launch, device figures are missing: see {log}",)
+
 
 def _launch_wall(trial: Trial, started: float, job_ended: float, cleaned: float) -> LaunchWall:
     """Where the time went; all times on the host's monotonic clock, since the other one may be set meanwhile."""
@@ -282,32 +315,3 @@ def _launch_wall(trial: Trial, started: float, job_ended: float, cleaned: float)
         after_steps_s=job_ended - last,
         cleanup_s=cleanup,
     )
-
-
-def _end_sampler(sampler: subprocess.Popen[bytes] | None, trial: Trial) -> tuple[str, ...]:
-    """End the sampler in order; returns a note when it has not lasted until now."""
-    if sampler is None:
-        return ()
-    lasted = sampler.poll() is None
-    stop_process(sampler, _SAMPLER_GRACE_S)
-    log = _sampler_log(trial)
-    with contextlib.suppress(FileNotFoundError):  # the job may remove what it likes
-        if lasted and not log.stat().st_size:
-            log.unlink()
-    return () if lasted else (f"the sampler ended before its launch, device figures are missing: see {log}",)
-
-
-def _sampler_log(trial: Trial) -> Path:
-    return trial.path / "sampler.log"
-
-
-def fresh_trial(folder: RunFolder, round_number: int, placement: str) -> Trial:
-    """An empty trial folder; an earlier try that was not done moves to `trials/replaced/`."""
-    trial = folder.trial(round_number, placement)
-    if os.path.lexists(trial.path):
-        replaced = folder.folders_of_trials[1]
-        replaced.mkdir(exist_ok=True)
-        tries = sum(1 for _ in replaced.glob(f"{trial.path.name}.*"))
-        trial.path.rename(replaced / f"{trial.path.name}.{tries + 1}")
-    trial.path.mkdir(parents=True)
-    return trial
