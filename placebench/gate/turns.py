@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from placebench.compare.explain.caveats import DRIFT, UNKNOWN_DRIFT
+from placebench.compare.explain.pair_caveats import DRIFT, UNKNOWN_DRIFT
 from placebench.gate.baseline import MeasuredPlacement
 from placebench.spec.text import listing
 
