@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from placebench.errors import UsageError
+from placebench.predict.measured import tells_devices
 from placebench.predict.peaks import device_peak, device_peaks, known_peak, sizes_of
-from placebench.predict.phases import PhaseModel, tells_devices
+from placebench.predict.phases import PhaseModel
 from placebench.predict.step import StepModel
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase
 from placebench.spec.check import Facts, collect

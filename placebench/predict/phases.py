@@ -19,7 +19,7 @@ from placebench.predict.amdahl import amdahl_seconds
 from placebench.predict.estimating import Observation, estimate_factors
 from placebench.predict.gaps import StepGaps, step_gaps
 from placebench.predict.kernels import engine_kernels
-from placebench.predict.memory.engine import engine_room
+from placebench.predict.measured import Measured, engine_size, measured_phases, sequences_at_once
 from placebench.predict.nearby import Neighbor, correction, distance
 from placebench.predict.parts import CPU_SPREAD, Array, PhaseParts, factors_of, parts_of, split
 from placebench.predict.peaks import DevicePeak, cpu_peak, device_peak
@@ -67,25 +67,6 @@ def _work(workload: Workload) -> dict[str, Any]:
     content["rollout"].pop("tensor_parallel_size")
     content["algorithm"] = workload.algorithm.epochs, workload.algorithm.has_critic
     return content
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """A phase of a calibration, with the work it did."""
-
-    phase: MeasuredPhase
-    work: RankWork | None
-    """None where that is not known."""
-    parts: PhaseParts | None
-    """Those of the work, likewise."""
-    is_same: bool
-    """Whether it is the work that is asked for."""
-    is_of_launch: bool
-    """Whether it was part of a launch's steps; else a benchmark's."""
-    is_of_device: bool
-    """Whether it ran on devices like those that are asked about."""
-    crosses: bool
-    """Whether its devices were of several nodes."""
 
 
 @dataclass
@@ -177,7 +158,7 @@ class PhaseModel:
         return name, devices, nodes, shared_by if name == GEN else 1
 
     def _find(self, name: str, devices: int, nodes: int, shared_by: int) -> PhaseSeconds:
-        same = [one for one in self._measured(name) if one.is_same and _engine_size(one.phase) == shared_by]
+        same = [one for one in self._measured(name) if one.is_same and engine_size(one.phase) == shared_by]
         alike = [one for one in same if one.crosses == (nodes > 1)]
         if exact := [one.phase for one in alike if one.phase.devices == devices]:
             return _mean(exact)
@@ -218,66 +199,38 @@ class PhaseModel:
 
     def _scaled(self, name: str, *, of_same: bool) -> Array:
         """The factors of a phase's parts: by the same work alone where some was measured, else by all like phases."""
-        function, shape = self._is_function(name), phase_shape(PHASE[name], self.shapes) if self.shapes else None
+        function = self._is_function(name)
+        shape = phase_shape(PHASE[name], self.shapes) if self.shapes else None
         kind = name if of_same or function or name in HAND_OVER else str(PHASE[name].activity)
         key = (kind, shape, of_same)
         if key not in self._factors:
-            alike = [
-                other
-                for other in PHASE
-                if other == name
-                or (
-                    not of_same
-                    and name not in HAND_OVER
-                    and PHASE[other].activity is PHASE[name].activity
-                    and self._is_function(other) == function
-                )
-            ]
             beliefs = factors_of(PHASE[name].activity, is_function=function)
-            known = [one for other in alike for one in self._measured(other) if one.is_same or not of_same]
-            # A launch has processes beside it that hold its host up; where launches tell of it, a benchmark does not.
-            has_launches = any(one.is_of_launch for one in known)
-            observations = [
-                Observation(
-                    one.parts,
-                    one.phase.seconds if one.is_of_launch or not has_launches else None,
-                    one.phase.kernel_s,
-                    one.phase.collective_s,
-                    one.work.shape == shape,
-                )
-                for one in known
-                # What a function judged has other parts than what a model judges.
-                if one.work and one.parts and one.parts.names == tuple(beliefs) and one.phase.seconds > 0
-            ]
+            alike = (name,) if of_same else self._alike(name)
+            measured = [one for other in alike for one in self._measured(other) if one.is_same or not of_same]
             spread = 0.0 if self.is_gpu else CPU_SPREAD
-            self._factors[key] = estimate_factors(beliefs, observations, spread)
+            self._factors[key] = estimate_factors(beliefs, _observations(measured, tuple(beliefs), shape), spread)
         return self._factors[key]
+
+    def _alike(self, name: str) -> tuple[str, ...]:
+        """The phases that do the same kind of work, itself among them; a hand-over is like no other."""
+        if name in HAND_OVER:
+            return (name,)
+        kind = (PHASE[name].activity, self._is_function(name))
+        return tuple(other for other in PHASE if (PHASE[other].activity, self._is_function(other)) == kind)
 
     def _is_function(self, name: str) -> bool:
         return name == "reward" and (self.shapes is None or self.shapes.reward is None)
 
-    def _measured(self, name: str) -> Iterator[_Measured]:
+    def _measured(self, name: str) -> Iterator[Measured]:
         yield from self._all.get(name, ())
 
     @cached_property
-    def _all(self) -> Mapping[str, list[_Measured]]:
+    def _all(self) -> Mapping[str, list[Measured]]:
         """All that was measured, by phase."""
-        found: dict[str, list[_Measured]] = {}
+        found: dict[str, list[Measured]] = {}
         for file in self.calibrations:
-            peak = device_peak(file.device) if file.kind == "gpu" else cpu_peak(file.device_cores)
-            is_of_device = self._is_of_device(file)
-            for case in file.cases:
-                # A benchmark's time is no launch's, though the work was the same.
-                is_same = self.is_same(case) and case.step_s is not None and is_of_device
-                workload = workload_of_case(case)
-                for phase in case.phases:
-                    if phase.name in PHASE and tells_devices(case, phase):
-                        nodes = file.nodes if phase.devices > file.device_count // file.nodes else 1
-                        work = _work_of_case(case, phase, nodes, workload, file) if peak else None
-                        parts = _parts_of_case(case, phase, work, peak, file) if work and peak else None
-                        is_of_launch, crosses = case.step_s is not None, nodes > 1
-                        one = _Measured(phase, work, parts, is_same, is_of_launch, is_of_device, crosses)
-                        found.setdefault(phase.name, []).append(one)
+            for one in measured_phases(file, is_of_device=self._is_of_device(file), is_same=self.is_same):
+                found.setdefault(one.phase.name, []).append(one)
         return found
 
     def _is_of_device(self, file: CalibrationFile) -> bool:
@@ -329,7 +282,7 @@ class PhaseModel:
             tensor_parallel=shared_by,
             nodes=nodes,
             counts=self.counts,
-            at_once=_room(name, self.workload, self.shapes, devices, shared_by, self.device.memory_bytes),
+            at_once=sequences_at_once(name, self.workload, self.shapes, devices, shared_by, self.device.memory_bytes),
         )
 
     def _parts_of(self, work: RankWork) -> PhaseParts:
@@ -337,50 +290,6 @@ class PhaseModel:
         assert self.peak is not None
         engine = engine_kernels(self.shapes.actor, self.device.name, self.peak, work.shared_by)
         return parts_of(work, self.peak, engine, is_function=self._is_function(work.phase.name))
-
-
-def tells_devices(case: MeasuredCase, phase: MeasuredPhase) -> bool:
-    """Whether it is known on how many devices a phase ran: of placements that are the user's own, it may not be."""
-    return bool(case.workload or phase.devices or PHASE[phase.name].role is None)
-
-
-def _engine_size(phase: MeasuredPhase) -> int:
-    """Devices that share an engine, where the phase is of engines; older files have it of every phase."""
-    return phase.tensor_parallel if phase.name == GEN else 1
-
-
-def _work_of_case(
-    case: MeasuredCase, phase: MeasuredPhase, nodes: int, workload: Workload | None, file: CalibrationFile
-) -> RankWork | None:
-    if workload is None or case.models is None:
-        return None
-    shared_by = _engine_size(phase)
-    return phase_work(
-        phase.name,
-        workload,
-        case.models,
-        phase.devices,
-        tensor_parallel=shared_by,
-        nodes=nodes,
-        counts=case.counts,
-        at_once=_room(phase.name, workload, case.models, phase.devices, shared_by, file.device_bytes),
-    )
-
-
-def _parts_of_case(
-    case: MeasuredCase, phase: MeasuredPhase, work: RankWork, peak: DevicePeak, file: CalibrationFile
-) -> PhaseParts:
-    assert case.models is not None
-    is_function = phase.name == "reward" and case.models.reward is None
-    engine = engine_kernels(case.models.actor, file.device, peak, _engine_size(phase))
-    return parts_of(work, peak, engine, is_function=is_function)
-
-
-def _room(name: str, workload: Workload, shapes: JobShapes, devices: int, shared_by: int, device_bytes: int) -> float:
-    """Sequences that an engine generates at a time: where it has a share of the memory, those it has room for."""
-    if name != GEN or workload.rollout.memory_share is None:
-        return inf
-    return engine_room(workload, shapes.actor, devices, shared_by, device_bytes)
 
 
 def _mean(phases: Sequence[MeasuredPhase]) -> PhaseSeconds:
@@ -395,6 +304,24 @@ def _mean(phases: Sequence[MeasuredPhase]) -> PhaseSeconds:
     return PhaseSeconds(min(kernels, total), min(exposed, total), host, total, Basis.MEASURED)
 
 
-def _amdahl(phases: Sequence[_Measured], devices: int) -> PhaseSeconds:
+def _amdahl(phases: Sequence[Measured], devices: int) -> PhaseSeconds:
     total = amdahl_seconds([(one.phase.devices, one.phase.seconds) for one in phases], devices)
     return PhaseSeconds(nan, nan, nan, total, Basis.SCALED)
+
+
+def _observations(measured: Sequence[Measured], parts: tuple[str, ...], shape: ModelShape | None) -> list[Observation]:
+    """What measured phases that have these parts tell of them, those of a model of this shape above all."""
+    # A launch has processes beside it that hold its host up; where launches tell of it, a benchmark does not.
+    has_launches = any(one.is_of_launch for one in measured)
+    return [
+        Observation(
+            one.parts,
+            one.phase.seconds if one.is_of_launch or not has_launches else None,
+            one.phase.kernel_s,
+            one.phase.collective_s,
+            one.work.shape == shape,
+        )
+        for one in measured
+        # What a function judged has other parts than what a model judges.
+        if one.work and one.parts and one.parts.names == parts and one.phase.seconds > 0
+    ]
