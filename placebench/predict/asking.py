@@ -11,7 +11,7 @@ from placebench.predict.phases import PhaseModel
 from placebench.predict.step import StepModel
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase
 from placebench.spec.check import Facts, collect
-from placebench.spec.devices import Device, devices_per_node, parse_devices
+from placebench.spec.devices import Device, DeviceSpec, Kind, devices_per_node, parse_devices
 from placebench.spec.legible import shown
 from placebench.spec.model_checks import MODEL_CHECKS
 from placebench.spec.nested import flatten, merge
@@ -85,8 +85,35 @@ def asked_devices(
     Those of another GPU than was calibrated have the memory of its data sheet, where none is described.
     """
     file = next((one for one in files if one.device == name), files[0])
-    spec = None if text is None else parse_devices(text, "devices")
-    kind = spec.kind if spec else file.kind
+    asked = DeviceSpec(file.kind, nodes=file.nodes) if text is None else parse_devices(text, "devices")
+    _refuse_untold(text, asked.kind, name, file, files, by_name=by_name)
+    is_gpu = asked.kind == "gpu"
+    usual = known_peak(name).memory_bytes if is_gpu and name != file.device else file.device_bytes
+    memory = asked.memory_bytes or usual
+    if not by_name and is_gpu and abs(memory - file.device_bytes) > _ALIKE * file.device_bytes:
+        raise UsageError(
+            f"devices {text}: the calibration is of {file.device} with {file.device_bytes >> 30} GiB; say with gpu"
+            " (--gpu NAME) which GPUs these are"
+        )
+    return tuple(
+        Device(
+            f"node{node}/{asked.kind}:{index}",
+            asked.kind,
+            index,
+            f"node{node}",
+            name if is_gpu else file.device,
+            memory,
+            tuple(range(file.device_cores)),
+        )
+        for node in range(asked.nodes or 1)
+        for index in range(asked.count or max(1, file.device_count // file.nodes))
+    )
+
+
+def _refuse_untold(
+    text: str | None, kind: Kind, name: str, file: CalibrationFile, files: Sequence[CalibrationFile], *, by_name: bool
+) -> None:
+    """Refuse devices of a kind of which calibrations tell nothing."""
     if kind != file.kind:
         raise UsageError(
             f"devices {text}: the calibration is of {file.kind} devices ({file.device}): name one of {kind} devices"
@@ -101,28 +128,6 @@ def asked_devices(
             f"gpu {shown(name)}: the calibration is of {file.kind} devices ({file.device}), which tell nothing of GPUs:"
             " name one of a GPU, or leave gpu (--gpu) out"
         )
-    nodes = (spec.nodes or 1) if spec else file.nodes
-    count = (spec.count if spec else None) or max(1, file.device_count // file.nodes)
-    usual = file.device_bytes if kind == "cpu" or name == file.device else known_peak(name).memory_bytes
-    memory = (spec.memory_bytes if spec else None) or usual
-    if not by_name and kind == "gpu" and abs(memory - file.device_bytes) > _ALIKE * file.device_bytes:
-        raise UsageError(
-            f"devices {text}: the calibration is of {file.device} with {file.device_bytes >> 30} GiB; say with gpu"
-            " (--gpu NAME) which GPUs these are"
-        )
-    return tuple(
-        Device(
-            f"node{node}/{kind}:{index}",
-            kind,
-            index,
-            f"node{node}",
-            name if kind == "gpu" else file.device,
-            memory,
-            tuple(range(file.device_cores)),
-        )
-        for node in range(nodes)
-        for index in range(count)
-    )
 
 
 def asked_workload(
