@@ -250,22 +250,19 @@ def path_shares(graph: SpanGraph, step: int) -> Mapping[str, float]:
     ends = np.array([(segment.start, segment.end) for segment in path])
     lengths = ends[:, 1] - ends[:, 0] - covered(ends, apart)
     seconds: dict[str, float] = defaultdict(float)
-    for segment, part in zip(path, lengths, strict=True):
-        # Time that passes before a validation or a checkpoint does not belong to these, which are taken out.
-        phase = END if segment.is_gap and segment.phase in APART else segment.phase
-        seconds[f"{GAP if segment.is_gap else PATH}{phase}"] += float(part)
-        if not segment.is_gap:
-            seconds[f"{IMBALANCE}{segment.phase}"] += min(segment.imbalance, float(part))
-    for phase, worked in times.items():
-        worked = subtract(worked, apart)
-        for segment, shared in zip(path, covered(ends, worked), strict=True):
+    for segment, part in zip(path, map(float, lengths), strict=True):
+        if segment.is_gap:
+            # Time that passes before a validation or a checkpoint does not belong to these, which are taken out.
+            seconds[f"{GAP}{END if segment.phase in APART else segment.phase}"] += part
+        elif segment.phase not in APART:
+            seconds[f"{PATH}{segment.phase}"] += part
+            seconds[f"{IMBALANCE}{segment.phase}"] += min(segment.imbalance, part)
+    for phase, found in times.items():
+        worked = subtract(found, apart)
+        for segment, shared in zip(path, map(float, covered(ends, worked)), strict=True):
             if shared > 0 and not segment.is_gap and segment.phase != phase:
-                seconds[f"{BESIDE}{phase}+{segment.phase}"] += float(shared)
+                seconds[f"{BESIDE}{phase}+{segment.phase}"] += shared
         seconds[f"{OFF_PATH}{phase}"] = max(0.0, length(worked) - seconds[f"{PATH}{phase}"])
-    for phase in APART:
-        # Nothing of them is left but what rounding leaves.
-        seconds.pop(f"{PATH}{phase}", None)
-        seconds.pop(f"{IMBALANCE}{phase}", None)
     whole = sum(found for key, found in seconds.items() if key.startswith((PATH, GAP)))
     return {key: found / whole for key, found in seconds.items()} if whole > 0 else {}
 
