@@ -86,11 +86,7 @@ def suggest(comparison: Comparison) -> Suggestion | None:
         return Suggestion(None, _add_another(comparison.run, measured), ran)
     others = _candidates(known, tried, record.devices, workload)
     best = min(measured, key=lambda side: side.value(STEP_TIME.key))
-    like = [one for one in ran if not tried[one.placement].scaling]
-    error = max((abs(one.expected_s / one.measured_s - 1) for one in like if one.measured_s), default=inf)
-    if not known.phases.has_sizes:  # what it errs by shows in no placement that it knows
-        found = class_error(PredictionClass.SAME_RUN, is_host_bound=known.step(tried[best.name]).is_host_bound)
-        error = max(error, found.mean)
+    error = _error(known, ran, tried, tried[best.name])
     forecasts = (*ran, *(forecast for forecast, _ in others[:MOST_SHOWN]))
     if not others:
         return Suggestion(None, f"Measured: {few(tried, ', ')}. {NOTHING_LEFT}", forecasts)
@@ -133,6 +129,16 @@ def _ran(measured: Sequence[RunSide], tried: Mapping[str, Placement], workload: 
         if (expected_s := _expected_s(known, placement)) is not None:
             alone = _expected_s(others, placement) if others and _tells_sizes(others) else None
             yield Forecast(side.name, expected_s, step_s, alone)
+
+
+def _error(known: StepModel, ran: Sequence[Forecast], tried: Mapping[str, Placement], best: Placement) -> float:
+    """By how much forecasts err, as a fraction: on the placements that were run, without replicas."""
+    like = [one for one in ran if not tried[one.placement].scaling]
+    error = max((abs(one.expected_s / one.measured_s - 1) for one in like if one.measured_s), default=inf)
+    if not known.phases.has_sizes:  # what it errs by shows in no placement that it knows
+        found = class_error(PredictionClass.SAME_RUN, is_host_bound=known.step(best).is_host_bound)
+        error = max(error, found.mean)
+    return error
 
 
 def _tells_sizes(known: StepModel) -> bool:
