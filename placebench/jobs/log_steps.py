@@ -9,18 +9,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from math import isfinite, nan
+from typing import Any
 
 from placebench.errors import LaunchError
 from placebench.jobs.adapters.command import COMMAND
 from placebench.jobs.attached import AttachedSpans, Window
+from placebench.jobs.log_figures import LogFigures
 from placebench.jobs.log_sources import PATIENCE_S, SETTLED_S, LogSource, LogSources
 from placebench.jobs.nodes import Nodes
 from placebench.logs.flags import CLOCK_SECONDS, CLOCK_SHARE, NO_TOKENS, NOT_FINITE, OPEN_END
 from placebench.logs.run import LoggedRun, run_of_logs
 from placebench.logs.throughput import MOST_TOKENS
-from placebench.logs.timing import Kind
 from placebench.record.folder import Trial
 from placebench.record.job_record import JobLaunch, LogFlag, LogRecord
 from placebench.record.launch_file import LaunchFile
@@ -31,9 +31,6 @@ from placebench.spec.phases import STEP
 from placebench.spec.reading import FileState
 from placebench.spec.text import few
 from placebench.telemetry.spans import CONTROLLER, Span
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _TOKENS = "perf/total_num_tokens"
 # What a step lasts that was seen with the one before: less than there is between two looks, 0.1 s.
@@ -237,45 +234,55 @@ class StepReader:
     def _found(self, fresh: Sequence[_StepInLog], final: bool = False) -> Found:
         """What is known now, with these steps."""
         found, windows = Found(), []
-        if fresh:
-            run = self._run(self._chosen) if self._chosen else None
-            (work, apart), tokens = (_step_seconds(run), _tokens(run)) if run else (({}, {}), {})
-            for line in fresh:
-                number = line.number
-                self._written = line.step
-                if window := self._attached.step(line.step):
-                    took = window.end - window.start - apart.get(number, 0.0)
-                else:
-                    assert self._chosen is not None
-                    assert number is not None
-                    seen = max(self._chosen.ended[number], self._last_end)
-                    took = work.get(number) or (seen - self._last_end) / self._together(number) or _AT_ONCE_S
-                    end = seen if number in work else self._last_end + took
-                    self._by_sight += [number] if number not in work else []
-                    self._logged_s += took * line.steps if number in work else 0.0
-                    window = Window(line.step, end - took, end)
-                own: dict[str, Any] = {}
-                if run and number is not None:
-                    known = run.logs[0].table.metrics_of(number)
-                    own = {name: value for name, value in known.items() if may_be_metric(name, value)}
-                    if not 0 <= own.get(_TOKENS, 0) < MOST_TOKENS:
-                        del own[_TOKENS]  # no count
-                own |= {"timing_s/step": took}
-                if isfinite(count := tokens.get(number, float("nan")) / line.steps):
-                    own |= {_TOKENS: count}
-                    if self._job.sequences:  # of which only the mean length is known
-                        own |= {"perf/attention_length": count / self._job.sequences}
-                self._counts_tokens |= _TOKENS in own
-                found.steps.append(self._row(window, own))
-                windows.append(window)
-                self._last_end = window.end
+        figures = LogFigures.of(self._run(self._chosen) if fresh and self._chosen else None)
+        for line in fresh:
+            self._written = line.step
+            window, took = self._timed(line, figures)
+            own = self._metrics(line, took, figures)
+            self._counts_tokens |= _TOKENS in own
+            found.steps.append(self._row(window, own))
+            windows.append(window)
+            self._last_end = window.end
         return self._with_spans(found, windows, final=final)
+
+    def _timed(self, line: _StepInLog, figures: LogFigures) -> tuple[Window, float]:
+        """When a step was under way, and how long it took without what counts apart.
+
+        The hooks say it, else the log; else its line was seen.
+        """
+        if window := self._attached.step(line.step):
+            return window, window.end - window.start - figures.apart.get(line.number, 0.0)
+        assert self._chosen is not None
+        assert line.number is not None
+        seen = max(self._chosen.ended[line.number], self._last_end)
+        if line.number in figures.work:
+            took = figures.work[line.number]
+            end = seen
+            self._logged_s += took * line.steps
+        else:
+            took = (seen - self._last_end) / self._together(line.number) or _AT_ONCE_S
+            end = self._last_end + took
+            self._by_sight.append(line.number)
+        return Window(line.step, end - took, end), took
 
     def _together(self, number: int) -> int:
         """How many steps were seen as one was, itself and later ones: they share the time since the last line."""
         assert self._chosen is not None
         ended = self._chosen.ended
         return sum(one >= number and when == ended[number] for one, when in ended.items())
+
+    def _metrics(self, line: _StepInLog, took: float, figures: LogFigures) -> dict[str, Any]:
+        """What the log says of a step, how long it took, and its share of the tokens of its line."""
+        known = {} if line.number is None else figures.metrics_of(line.number)
+        own: dict[str, Any] = {name: value for name, value in known.items() if may_be_metric(name, value)}
+        if not 0 <= own.get(_TOKENS, 0) < MOST_TOKENS:
+            del own[_TOKENS]  # no count
+        own |= {"timing_s/step": took}
+        if isfinite(count := figures.tokens.get(line.number, nan) / line.steps):
+            own |= {_TOKENS: count}
+            if self._job.sequences:  # of which only the mean length is known
+                own |= {"perf/attention_length": count / self._job.sequences}
+        return own
 
     def _of_spans(self, windows: Sequence[Window]) -> Found:
         """Steps of a log that has none, by what the hooks have seen."""
@@ -341,30 +348,7 @@ def _told_by_sight(run: LoggedRun, steps: Sequence[int]) -> str:
     """How it is known what steps last that the log does not time, be they all of them or some."""
     is_first = min(run.logs[0].table.steps()) in steps
     by_sight = _BY_SIGHT.format(first=", the first from the command's start" if is_first else "")
-    if not _step_seconds(run)[0]:
+    if not LogFigures.of(run).work:
         return f"the log does not time its steps: a step {by_sight}; {_MARK_STEPS}"
     which = f"{'step' if len(steps) == 1 else 'steps'} {few(index_ranges(steps).split(','), ', ')}"
     return f"the log has no time of {which}, but of others: such a step {by_sight}"
-
-
-def _step_seconds(run: LoggedRun) -> tuple[dict[int | None, float], dict[int | None, float]]:
-    """Of each step, as far as the log has it: its time without the validation and checkpoints in it, and theirs."""
-    if run.timings is None or STEP not in run.timings.seconds:
-        return {}, {}
-    seconds, kinds = run.timings.seconds, run.timings.kinds
-    apart = seconds[[phase for phase in run.dialect.timing.movable if kinds.get(phase) is Kind.PHASE]].sum(axis=1)
-    work = (seconds[STEP] - apart).dropna()
-    # One that a log rounds to nothing is not timed.
-    return _by_step(work[work > 0]), _by_step(apart)
-
-
-def _by_step(seconds: "pd.Series[float]") -> dict[int | None, float]:
-    return dict(zip(seconds.index.tolist(), seconds.tolist(), strict=True))
-
-
-def _tokens(run: LoggedRun) -> dict[int | None, float]:
-    """Tokens of each step, as far as the log counts them."""
-    rows: Iterator[tuple[int | None, float]] = zip(
-        run.throughput["step"].tolist(), (run.throughput["tokens"] / run.throughput["steps"]).tolist(), strict=True
-    )
-    return dict(rows)
