@@ -309,36 +309,36 @@ def about_choice(found: Predictions) -> Iterator[str]:
     telling = tuple(one for one in found.placements if not one.says_nothing)
     if len(telling) < 2:
         return
-    found = Predictions(telling)
+    told = Predictions(telling)
+    yield from (_against_fastest(one, told) for one in telling if one is not told.fastest)
+
+
+def _against_fastest(one: Prediction, found: Predictions) -> str:
+    """Whether the fastest of several predictions is faster than another one of them, and by how much."""
     best = found.fastest
-    for one in found.placements:
-        if one is best:
-            continue
-        if one.batches != best.batches:
-            its, other = row("tokens/s/device", one.tokens_per_s_per_device, best.tokens_per_s_per_device)
-            yield (
-                f"A step of {one.placement.name} does {one.batches / best.batches:g} times the work of"
-                f" {best.placement.name}: compare tokens/s/device, {its} against {other}."
-            )
-            continue
-        ratio = one.step.seconds / best.step.seconds
-        ends = found.interval_over_fastest(one)
-        more, interval = change(ratio, ends.low if ends else float("nan"), ends.high if ends else float("nan"))
-        told = f"{more} time{f' ({interval})' if interval else ''}"
-        if single := found.single_launches(one):
-            yield (
-                f"Cannot say whether {best.placement.name} is faster than {one.placement.name}: a step of the latter"
-                f" took {told}, by one launch of {'each' if single > 1 else 'one of them'}."
-            )
-        elif one in found.tied and ends is None:
-            yield (
-                f"Cannot say whether {best.placement.name} is faster than {one.placement.name}: a step of the latter is"
-                f" predicted to take {told}, but too few predictions of this kind were compared with runs."
-            )
-        elif one in found.tied:
-            yield f"Tie: {one.placement.name} may be as fast as {best.placement.name}; its step takes {told}."
-        else:
-            yield f"{best.placement.name} is faster: a step of {one.placement.name} takes {told}."
+    if one.batches != best.batches:
+        its, other = row("tokens/s/device", one.tokens_per_s_per_device, best.tokens_per_s_per_device)
+        return (
+            f"A step of {one.placement.name} does {one.batches / best.batches:g} times the work of"
+            f" {best.placement.name}: compare tokens/s/device, {its} against {other}."
+        )
+    ratio = one.step.seconds / best.step.seconds
+    ends = found.interval_over_fastest(one)
+    more, interval = change(ratio, ends.low if ends else float("nan"), ends.high if ends else float("nan"))
+    told = f"{more} time{f' ({interval})' if interval else ''}"
+    if single := found.single_launches(one):
+        return (
+            f"Cannot say whether {best.placement.name} is faster than {one.placement.name}: a step of the latter"
+            f" took {told}, by one launch of {'each' if single > 1 else 'one of them'}."
+        )
+    if one not in found.tied:
+        return f"{best.placement.name} is faster: a step of {one.placement.name} takes {told}."
+    if ends is None:
+        return (
+            f"Cannot say whether {best.placement.name} is faster than {one.placement.name}: a step of the latter is"
+            f" predicted to take {told}, but too few predictions of this kind were compared with runs."
+        )
+    return f"Tie: {one.placement.name} may be as fast as {best.placement.name}; its step takes {told}."
 
 
 @dataclass(frozen=True)
