@@ -110,11 +110,21 @@ class RunFiles:
             self.error = f"{self.folder.summary_file}: {str(error).splitlines()[0]}"
 
     def _find(self, record: RunFile) -> None:
-        """Find the launches that have begun, and the one to show."""
+        """Find the launches that have begun, and the one to show: that which runs, else the last of them."""
+        most = max(_LEAST_STEPS, MOST_STEPS // max(1, len(self._order)))
+        running = self._find_begun(record, most)
+        shown = running or next((key for key in reversed(self._order) if key in self.launches), None)
+        if shown and (self.current is None or self.current.steps is not self.launches[shown]):
+            bound = next(one for one in record.run_placements if one.name == shown[1])
+            old = self.launches[shown]  # what is read with all other files is read from its start
+            self.launches[shown] = LaunchSteps(old.trial, *shown, most, old.begun)
+            self.current = LaunchFiles(self.launches[shown], bound)
+
+    def _find_begun(self, record: RunFile, most: int) -> Launched | None:
+        """Find the launches that have begun, each to keep so many steps at most; returns the one that runs."""
         if self._is_new(self.folder.path / "trials"):
             self._begun = _folders(self.folder.path / "trials")
         done = {(one.round, one.placement) for one in record.launches if one.status is Status.DONE}
-        most = max(_LEAST_STEPS, MOST_STEPS // max(1, len(self._order)))
         running: Launched | None = None
         for key in self._order:
             if key in done and self.statuses.get(key) is Status.DONE:
@@ -128,12 +138,7 @@ class RunFiles:
             self.statuses[key] = status
             if status is Status.RUNNING:
                 running = key
-        shown = running or next((key for key in reversed(self._order) if key in self.launches), None)
-        if shown and (self.current is None or self.current.steps is not self.launches[shown]):
-            bound = next(one for one in record.run_placements if one.name == shown[1])
-            old = self.launches[shown]  # what is read with all other files is read from its start
-            self.launches[shown] = LaunchSteps(old.trial, *shown, most, old.begun)
-            self.current = LaunchFiles(self.launches[shown], bound)
+        return running
 
     def _read_steps(self, launch: LaunchSteps, least_warmup: int) -> None:
         if self.current is None or launch is not self.current.steps:
