@@ -63,26 +63,9 @@ def _unusable_weights(model: str, option: str, shape: ModelShape) -> Iterator[st
             f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}, which {_INDEX} names; copy it there, or"
             " save the model again"
         )
-    if find_spec("safetensors") is None:
-        return
-    from safetensors import SafetensorError, safe_open
-
-    for file in files:
-        try:
-            with safe_open(file, framework="numpy") as weights:
-                names = weights.keys()
-                embeddings = [weights.get_slice(name).get_shape() for name in names if name.endswith(_EMBEDDING)]
-        except (OSError, SafetensorError) as error:
-            yield f"{option} {model}: cannot read {file.name}: {error}; save the model again"
-            continue
-        if "lm_head.bias" in names and option != "reward_model":
-            yield f"{option} {model}: its output head has a bias, which is not supported; choose another model"
-        wanted = [shape.vocab_size, shape.hidden_size]
-        if other := next((found for found in embeddings if found != wanted), None):
-            yield (
-                f"{option} {model}: the embedding in {file.name} is {' x '.join(map(str, other))}, and config.json has"
-                f" vocab_size {shape.vocab_size} and hidden_size {shape.hidden_size}; save the model again"
-            )
+    if find_spec("safetensors"):
+        for file in files:
+            yield from (f"{option} {model}: {line}" for line in _wrong_tensors(file, option, shape))
 
 
 def _shards(folder: Path) -> set[str]:
@@ -94,6 +77,27 @@ def _shards(folder: Path) -> set[str]:
         return set(map(str, content["weight_map"].values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return set()
+
+
+def _wrong_tensors(file: Path, option: str, shape: ModelShape) -> Iterator[str]:
+    """What the header of a file of weights says that the job would refuse."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy") as weights:
+            names = weights.keys()
+            embeddings = [weights.get_slice(name).get_shape() for name in names if name.endswith(_EMBEDDING)]
+    except (OSError, SafetensorError) as error:
+        yield f"cannot read {file.name}: {error}; save the model again"
+        return
+    if "lm_head.bias" in names and option != "reward_model":
+        yield "its output head has a bias, which is not supported; choose another model"
+    wanted = [shape.vocab_size, shape.hidden_size]
+    if other := next((found for found in embeddings if found != wanted), None):
+        yield (
+            f"the embedding in {file.name} is {' x '.join(map(str, other))}, and config.json has vocab_size"
+            f" {shape.vocab_size} and hidden_size {shape.hidden_size}; save the model again"
+        )
 
 
 def _unusable_critic(workload: Workload) -> Iterator[str]:
