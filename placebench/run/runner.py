@@ -119,6 +119,65 @@ def execute(
     return replace(result, late_signal=signals.received if is_late else None)
 
 
+@contextlib.contextmanager
+def _lost_files_are_an_error(path: Path) -> Iterator[None]:
+    """Tell in one line that the disk is full or cannot be written, or that a folder is not there any more.
+
+    Raises:
+        PlacebenchError: one of these.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if (lost := _lost_folder(path, error)) is None:
+            raise
+        raise PlacebenchError(lost) from error
+    except OSError as error:
+        go_on = f"go on with {resuming(path)}"
+        if limit := exceeded_limit(str(error)):
+            raise PlacebenchError(f"{limit} ({error}): {limit.advice}, then {go_on}") from error
+        if error.errno in _NOT_WRITABLE and _has_begun(path):
+            what = f"{error.filename2 or error.filename or path}: {error.strerror}"
+            raise PlacebenchError(f"{what}: see to the disk, then {go_on}") from error
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        if not _has_begun(path):
+            with contextlib.suppress(OSError):
+                path.rmdir()  # nothing has begun in it
+            go_on = "start the run again"
+        raise PlacebenchError(
+            f"no space left for {path} or in {tempfile.gettempdir()}: free some, then {go_on}"
+        ) from error
+
+
+def _lost_folder(path: Path, error: OSError) -> str | None:
+    """Which folder is not there any more, and what to do; None where none that a run needs is missing."""
+    lost = "was moved or removed while the run went on:"
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return f"the working directory {lost} cd to one that is there, and go on with placebench run --resume"
+    if not path.is_dir():
+        return f"{path} {lost} where it still is, go on with placebench run --resume"
+    named = Path(error.filename or "")
+    missing = [part for part in (named, *named.parents) if part.is_relative_to(path) and not part.exists()]
+    return f"{missing[-1]} {lost} go on with {resuming(path)}" if missing else None
+
+
+def _has_begun(path: Path) -> bool:
+    try:
+        return RunFolder(path).run_file.exists()
+    except PermissionError:  # it was there to be written
+        return True
+
+
+def _make_folder(plan: Plan) -> None:
+    try:
+        plan.folder.path.mkdir(parents=True, exist_ok=plan.resumed)
+    except FileExistsError:
+        raise UsageError(f"{plan.folder.path} is there already: choose another --name or --out") from None
+
+
 class _Run:
     """A run under way."""
 
@@ -155,8 +214,8 @@ class _Run:
         for index in range(len(self._plan.launches)):
             if self._plan.launches[index].round > PILOT_ROUNDS and not self._failures:
                 self._choose_steps()
-            launches = self._plan.launches
-            if asked() or self._run(launches[index], index, launches).ends_run:
+            launch, *later = self._plan.launches[index:]
+            if asked() or self._run(launch, later).ends_run:
                 break
 
     def _choose_steps(self) -> None:
@@ -166,7 +225,7 @@ class _Run:
             return
         try:
             choice = self._so_far.best_steps(self._plan.folder.path)
-        except UsageError as error:  # a file of an earlier launch is damaged, as in `_measured`
+        except UsageError as error:  # a file of an earlier launch is damaged, as in `_sentence`
             self._display.note(f"launches keep {self._plan.steps} steps, which cannot be chosen: {error}")
             choice = None
         auto = replace(auto, choice=choice, chooses_steps=choice is not None)
@@ -196,28 +255,13 @@ class _Run:
         self._display.note(reason)
         return False
 
-    def _run(self, launch: PlannedLaunch, index: int, launches: Sequence[PlannedLaunch]) -> LaunchResult:
+    def _run(self, launch: PlannedLaunch, later: Sequence[PlannedLaunch]) -> LaunchResult:
         Path.cwd()  # without it, what is started would fail, and not say why
         plan, name = self._plan, launch.placement.name
-        to_add = max(self._expected_rounds - plan.rounds, 0)
-        remaining = [later.placement.name for later in launches[index + 1 :]]
-        remaining += [bound.name for bound in plan.placements] * to_add
-        number = plan.total - len(launches) + index + 1
-        total, rounds = plan.total + to_add * len(plan.placements), plan.rounds + to_add
-        self._display.begin(
-            LaunchPosition(
-                number=number,
-                total=total,
-                round=launch.round,
-                rounds=rounds,
-                placement=name,
-                steps=launch.steps,
-                labels=device_labels(plan.devices),
-                steps_before=plan.steps_before,
-                is_estimate=plan.auto is not None,
-            )
-        )
+        rounds_to_add = max(self._expected_rounds - plan.rounds, 0)
+        self._display.begin(self._position(launch, len(later), rounds_to_add))
         steps = launch.steps - plan.steps_before
+        remaining = [one.placement.name for one in later] + [bound.name for bound in plan.placements] * rounds_to_add
 
         def show(state: LaunchState) -> None:
             self._display.update(state, time_left(self._finished, name, state, steps, remaining))
@@ -225,14 +269,29 @@ class _Run:
         trial = fresh_trial(plan.folder, launch.round, name)
         others = self._other_runs()
         with _interrupted_by_errors(trial):
-            result = self._launcher.run(launch, self._next_round(launch, index, launches), trial, show)
+            result = self._launcher.run(launch, self._next_round(launch, later), trial, show)
         others |= self._other_runs()
         self._manifest.add(launch, trial, result.status, result.wall, other_runs=len(others))
-        self._display.end(result.status, result.wall.total_s, result.reason or self._measured(name))
+        self._display.end(result.status, result.wall.total_s, result.reason or self._sentence(name))
         for note in result.notes:
             self._display.note(note)
         self._keep(result, name, trial.path)
         return result
+
+    def _position(self, launch: PlannedLaunch, later: int, rounds_to_add: int) -> LaunchPosition:
+        """Where a launch stands in the run, of which so many are planned after it."""
+        plan = self._plan
+        return LaunchPosition(
+            number=plan.total - later,
+            total=plan.total + rounds_to_add * len(plan.placements),
+            round=launch.round,
+            rounds=plan.rounds + rounds_to_add,
+            placement=launch.placement.name,
+            steps=launch.steps,
+            labels=device_labels(plan.devices),
+            steps_before=plan.steps_before,
+            is_estimate=plan.auto is not None,
+        )
 
     def _other_runs(self) -> set[Path]:
         """Folders of the other runs that go on now; the display names each of them once."""
@@ -242,13 +301,13 @@ class _Run:
         self._named |= found
         return found
 
-    def _next_round(self, launch: PlannedLaunch, index: int, launches: Sequence[PlannedLaunch]) -> int | None:
+    def _next_round(self, launch: PlannedLaunch, later: Sequence[PlannedLaunch]) -> int | None:
         """The round of the launch after one; with `--rounds auto`, that of one that may be added."""
-        if index + 1 < len(launches):
-            return launches[index + 1].round
+        if later:
+            return later[0].round
         return launch.round + 1 if self._plan.auto else None
 
-    def _measured(self, placement: str) -> str | None:
+    def _sentence(self, placement: str) -> str | None:
         try:
             return self._so_far.sentence(self._plan.folder.path, placement)
         except UsageError as error:  # a file of an earlier launch is damaged: the report will say so, too
@@ -265,34 +324,6 @@ class _Run:
                 raise PlacebenchError(f"{reason}, then go on with {resuming(self._plan.folder.path)}")
 
 
-def _has_begun(path: Path) -> bool:
-    try:
-        return RunFolder(path).run_file.exists()
-    except PermissionError:  # it was there to be written
-        return True
-
-
-def _lost_folder(path: Path, error: OSError) -> str | None:
-    """Which folder is not there any more, and what to do; None where none that a run needs is missing."""
-    lost = "was moved or removed while the run went on:"
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        return f"the working directory {lost} cd to one that is there, and go on with placebench run --resume"
-    if not path.is_dir():
-        return f"{path} {lost} where it still is, go on with placebench run --resume"
-    named = Path(error.filename or "")
-    missing = [part for part in (named, *named.parents) if part.is_relative_to(path) and not part.exists()]
-    return f"{missing[-1]} {lost} go on with {resuming(path)}" if missing else None
-
-
-def _make_folder(plan: Plan) -> None:
-    try:
-        plan.folder.path.mkdir(parents=True, exist_ok=plan.resumed)
-    except FileExistsError:
-        raise UsageError(f"{plan.folder.path} is there already: choose another --name or --out") from None
-
-
 @contextlib.contextmanager
 def _interrupted_by_errors(trial: Trial) -> Iterator[None]:
     """Let no launch say that it runs when an error of the body has ended it."""
@@ -302,34 +333,3 @@ def _interrupted_by_errors(trial: Trial) -> Iterator[None]:
         with contextlib.suppress(OSError):
             trial.set_status(Status.INTERRUPTED)
         raise
-
-
-@contextlib.contextmanager
-def _lost_files_are_an_error(path: Path) -> Iterator[None]:
-    """Tell in one line that the disk is full or cannot be written, or that a folder is not there any more.
-
-    Raises:
-        PlacebenchError: one of these.
-    """
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if (lost := _lost_folder(path, error)) is None:
-            raise
-        raise PlacebenchError(lost) from error
-    except OSError as error:
-        go_on = f"go on with {resuming(path)}"
-        if limit := exceeded_limit(str(error)):
-            raise PlacebenchError(f"{limit} ({error}): {limit.advice}, then {go_on}") from error
-        if error.errno in _NOT_WRITABLE and _has_begun(path):
-            what = f"{error.filename2 or error.filename or path}: {error.strerror}"
-            raise PlacebenchError(f"{what}: see to the disk, then {go_on}") from error
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        if not _has_begun(path):
-            with contextlib.suppress(OSError):
-                path.rmdir()  # nothing has begun in it
-            go_on = "start the run again"
-        raise PlacebenchError(
-            f"no space left for {path} or in {tempfile.gettempdir()}: free some, then {go_on}"
-        ) from error
