@@ -193,27 +193,6 @@ class SpanGraph:
         return self._blocking or work.phase not in self._graph or not other.devices.isdisjoint(work.devices)
 
 
-def _works(spans: pd.DataFrame, alone: Collection[str]) -> tuple[PhaseWork, ...]:
-    """The phases of all steps in order of their start; the controller's view only where no device works on one.
-
-    Args:
-        spans: of one launch.
-        alone: phases in which devices work by themselves, each span for its own.
-    """
-    times: dict[tuple[int, str], list[tuple[str, float, float]]] = defaultdict(list)
-    chosen = spans[(spans["step"] > 0) & (spans["phase"] != STEP)]
-    columns = (chosen[name].tolist() for name in ("step", "phase", "device", "start", "end"))
-    for step, phase, device, start, end in zip(*columns, strict=True):
-        times[step, phase].append((device, start, end))
-    works = []
-    for (step, phase), found in times.items():
-        remote = tuple(time for time in found if time[0] != CONTROLLER) or tuple(found)
-        works += [
-            PhaseWork(step, phase, group) for group in ([(time,) for time in remote] if phase in alone else [remote])
-        ]
-    return tuple(sorted(works, key=lambda work: (work.start, work.end)))
-
-
 def path_values(launch: Launch, placement: RunPlacement, steps: Iterable[int], step_s: float) -> dict[str, float]:
     """What the step of a launch consists of, in seconds, by key.
 
@@ -273,3 +252,24 @@ def _by_phase(graph: SpanGraph, step: int) -> Mapping[str, list[tuple[float, flo
     for work, start, end in graph.during(step):
         times[work.phase].append((start, end))
     return times
+
+
+def _works(spans: pd.DataFrame, alone: Collection[str]) -> tuple[PhaseWork, ...]:
+    """The phases of all steps in order of their start; the controller's view only where no device works on one.
+
+    Args:
+        spans: of one launch.
+        alone: phases in which devices work by themselves, each span for its own.
+    """
+    times: dict[tuple[int, str], list[tuple[str, float, float]]] = defaultdict(list)
+    chosen = spans[(spans["step"] > 0) & (spans["phase"] != STEP)]
+    columns = (chosen[name].tolist() for name in ("step", "phase", "device", "start", "end"))
+    for step, phase, device, start, end in zip(*columns, strict=True):
+        times[step, phase].append((device, start, end))
+    works = []
+    for (step, phase), found in times.items():
+        remote = tuple(time for time in found if time[0] != CONTROLLER) or tuple(found)
+        works += [
+            PhaseWork(step, phase, group) for group in ([(time,) for time in remote] if phase in alone else [remote])
+        ]
+    return tuple(sorted(works, key=lambda work: (work.start, work.end)))
