@@ -271,24 +271,18 @@ def _classify(seconds: pd.DataFrame, rules: TimingRules) -> Timings:
     for container, parts in rules.containers.items():
         if container in kinds and not kinds.keys().isdisjoint(parts):
             kinds[container] = Kind.DETAIL
-    overlapping = rules.overlapping and UNATTRIBUTED not in kinds
     if STEP in kinds:
         kinds |= dict.fromkeys(_outside_step(seconds, kinds, rules), Kind.OUTSIDE)
-        serial = [phase for phase, kind in kinds.items() if kind is Kind.PHASE]
-        rest = seconds[STEP] - seconds[serial].sum(axis=1)
-        unexplained = rest - seconds[UNATTRIBUTED] if UNATTRIBUTED in kinds else rest
-        slack = TIMER_SLACK * seconds[STEP] + ROUNDING_S * (len(serial) + 1)
-        overlapping = overlapping or bool((unexplained < -slack).any())
-        if rules.step_is_sum:
-            overlapping = overlapping or bool((unexplained > slack).any())
-        elif not overlapping and UNATTRIBUTED not in kinds:
-            # Validation and checkpoints tell nothing of what else the step consisted of.
-            is_told = seconds[[phase for phase in serial if phase not in rules.movable]].notna().any(axis=1)
-            if is_told.any():
-                kinds[UNATTRIBUTED] = Kind.UNATTRIBUTED
-                seconds = seconds.assign(**{UNATTRIBUTED: rest.clip(lower=0).where(is_told)})
-    if overlapping:
+    if _overlap(seconds, kinds, rules):
         kinds = {phase: Kind.OVERLAP if kind is Kind.PHASE else kind for phase, kind in kinds.items()}
+    elif STEP in kinds and UNATTRIBUTED not in kinds and not rules.step_is_sum:
+        serial = _serial(kinds)
+        # Validation and checkpoints tell nothing of what else the step consisted of.
+        is_told = seconds[[phase for phase in serial if phase not in rules.movable]].notna().any(axis=1)
+        if is_told.any():
+            kinds[UNATTRIBUTED] = Kind.UNATTRIBUTED
+            rest = seconds[STEP] - seconds[serial].sum(axis=1)
+            seconds = seconds.assign(**{UNATTRIBUTED: rest.clip(lower=0).where(is_told)})
     return Timings(seconds[phase_order(kinds)], kinds)
 
 
@@ -312,3 +306,22 @@ def _outside_step(seconds: pd.DataFrame, kinds: Mapping[str, Kind], rules: Timin
 
     best = min((inside for size in range(len(movable) + 1) for inside in combinations(movable, size)), key=mismatch)
     return frozenset(movable).difference(best)
+
+
+def _overlap(seconds: pd.DataFrame, kinds: Mapping[str, Kind], rules: TimingRules) -> bool:
+    """Whether phases overlap: as the rules say, or because they do not add up to the step."""
+    if rules.overlapping and UNATTRIBUTED not in kinds:
+        return True
+    if STEP not in kinds:
+        return False
+    serial = _serial(kinds)
+    unexplained = seconds[STEP] - seconds[serial].sum(axis=1)
+    if UNATTRIBUTED in kinds:
+        unexplained -= seconds[UNATTRIBUTED]
+    slack = TIMER_SLACK * seconds[STEP] + ROUNDING_S * (len(serial) + 1)
+    return bool((unexplained < -slack).any()) or (rules.step_is_sum and bool((unexplained > slack).any()))
+
+
+def _serial(kinds: Mapping[str, Kind]) -> list[str]:
+    """The phases that are one after the other where none overlap."""
+    return [phase for phase, kind in kinds.items() if kind is Kind.PHASE]
