@@ -96,11 +96,7 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
     wanted = None if log_format is None else format_named(log_format)
     table = StepTable(keep)
     if wanted in (None, TENSORBOARD) and (events := _event_files(path)):
-        for file in events:
-            fill_table(file, TENSORBOARD, whole_lines(file, lambda head: True), table)
-        if not table.lines:
-            raise UsageError(f"{path}: no training steps in its {plural(len(events), 'TensorBoard event file')}")
-        return Log(path, TENSORBOARD, table)
+        return _scan_events(path, events, table)
     survey = Survey(lambda: table.lines > 0)
     is_binary = TENSORBOARD.begins if wanted is None else lambda head: wanted.binary
     with telling(lambda: _state(path, survey, table)):
@@ -116,22 +112,6 @@ def scan_log(path: Path, *, log_format: str | None = None, keep: Callable[[str],
         looked_for = wanted.title if wanted else f"any of {', '.join(known.name for known in FORMATS)}"
         raise UsageError(f"{path}: no training steps (looked for: {looked_for}): {survey}")
     return Log(path, found, table)
-
-
-def _state(path: Path, survey: Survey, table: StepTable) -> str:
-    """What the reading of a log is at."""
-    steps = plural(table.lines, "step") if table.lines else "no step"
-    return f"reading {path}: {format_bytes(survey.size)}, {steps} so far"
-
-
-def _event_files(path: Path) -> list[Path]:
-    """The event files in a folder, the first one written first; none where the path is no such folder."""
-    try:
-        names = [(EVENT_FILE.search(file.name), file) for file in path.iterdir()] if path.is_dir() else []
-    except (OSError, ValueError):
-        # Not to be looked into: the message comes where it is read.
-        return []
-    return [file for _, file in sorted((int(found[1]), file) for found, file in names if found)]
 
 
 def recognize(blocks: Iterator[bytes], wanted: LogFormat | None) -> tuple[LogFormat | None, Iterator[bytes]]:
@@ -194,3 +174,28 @@ def launch_names(paths: Sequence[Path]) -> tuple[str, ...]:
 def is_timing(metric: str) -> bool:
     """Whether a metric is a timing in any format: the format is not known before the log is read."""
     return any(known.timing.phase(metric) is not None for known in DIALECTS)
+
+
+def _event_files(path: Path) -> list[Path]:
+    """The event files in a folder, the first one written first; none where the path is no such folder."""
+    try:
+        names = [(EVENT_FILE.search(file.name), file) for file in path.iterdir()] if path.is_dir() else []
+    except (OSError, ValueError):
+        # Not to be looked into: the message comes where it is read.
+        return []
+    return [file for _, file in sorted((int(found[1]), file) for found, file in names if found)]
+
+
+def _scan_events(path: Path, events: Sequence[Path], table: StepTable) -> Log:
+    """Read the event files of a folder as one log."""
+    for file in events:
+        fill_table(file, TENSORBOARD, whole_lines(file, lambda head: True), table)
+    if not table.lines:
+        raise UsageError(f"{path}: no training steps in its {plural(len(events), 'TensorBoard event file')}")
+    return Log(path, TENSORBOARD, table)
+
+
+def _state(path: Path, survey: Survey, table: StepTable) -> str:
+    """What the reading of a log is at."""
+    steps = plural(table.lines, "step") if table.lines else "no step"
+    return f"reading {path}: {format_bytes(survey.size)}, {steps} so far"
