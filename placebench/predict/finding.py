@@ -1,12 +1,12 @@
 """What a search finds, as predictions: the placements that cannot be told from the fastest, by their words."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placebench.predict.interval import ratio_interval
 from placebench.predict.layouts import SearchSpace, space_of
 from placebench.predict.prediction import Predictions, predict
-from placebench.predict.search import SearchResult, search
+from placebench.predict.search import Candidate, SearchResult, search
 from placebench.predict.step import StepModel
 from placebench.spec.placement import Placement, Scaling
 from placebench.spec.placement_files import placement_text
@@ -75,21 +75,22 @@ def find_placements(
             continue
         tie = _tie(model, fastest.placement, elsewhere=elsewhere)
         result = search(model, space, tie=tie, now=now, per_layout=1)
-        shown = list(result.ties[:most])
-        if fastest.placement not in [one.placement for one in shown]:
-            shown[-1:] = [fastest]
-            shown.sort(key=lambda one: one.moved)
-        more = max(0, len(result.ties) - len(shown))
-        rows = [(one.placement, one.moved) for one in shown]
+        listed = _listed(result, fastest, most)
+        more = max(0, len(result.ties) - len(listed))
+        rows = [(one.placement, one.moved) for one in listed]
         # Replicas whose batch grows with them train something else.
         if now and now.staleness in stalenesses and now.scaling is not Scaling.WEAK:
-            rows = [(now if _alike(one, now, space) else one, moved) for one, moved in rows]
-            if now not in [one for one, _ in rows]:
-                rows.insert(0, (now, 0))
+            rows = _with_now(rows, now, space)
         named = [one if one is now else _named(one, model, files) for one, _ in rows]
         predictions = predict(model, named, elsewhere=elsewhere, price=price)
         groups.append(FoundGroup(max(stalenesses), result, predictions, tuple(moved for _, moved in rows), more))
     return FoundPlacements(now, tuple(groups), files)
+
+
+def _as_searched(placement: Placement, space: SearchSpace) -> Placement:
+    """A placement with the roles that need no device where the search has them."""
+    roles = {role: placement.roles[group[0]] for group in space.together for role in group}
+    return replace(placement, roles=roles)
 
 
 def _tie(model: StepModel, fastest: Placement, *, elsewhere: bool) -> float:
@@ -99,10 +100,19 @@ def _tie(model: StepModel, fastest: Placement, *, elsewhere: bool) -> float:
     return interval.high - 1 if interval else _SHOWN_WITHOUT_CASES
 
 
-def _as_searched(placement: Placement, space: SearchSpace) -> Placement:
-    """A placement with the roles that need no device where the search has them."""
-    roles = {role: placement.roles[group[0]] for group in space.together for role in group}
-    return replace(placement, roles=roles)
+def _listed(result: SearchResult, fastest: Candidate, most: int) -> list[Candidate]:
+    """The first of the ties, so many at most, the fastest in any case among them."""
+    listed = list(result.ties[:most])
+    if fastest.placement not in [one.placement for one in listed]:
+        listed[-1:] = [fastest]
+        listed.sort(key=lambda one: one.moved)
+    return listed
+
+
+def _with_now(rows: Sequence[tuple[Placement, int]], now: Placement, space: SearchSpace) -> list[tuple[Placement, int]]:
+    """Placements and the devices that each moves, with the one that there is for its like, else before all others."""
+    found = [(now if _alike(one, now, space) else one, moved) for one, moved in rows]
+    return found if now in [one for one, _ in found] else [(now, 0), *found]
 
 
 def _alike(first: Placement, other: Placement, space: SearchSpace) -> bool:
