@@ -203,18 +203,6 @@ def control_false_discoveries(family: Mapping[Key, Ratio | None]) -> dict[Key, R
     return held
 
 
-def _corrected(p_values: Floats) -> Floats:
-    """P values times their number over their rank, none above a larger one's.
-
-    `scipy.stats.false_discovery_control` gives the same, but loading scipy.stats takes half a second of every report.
-    """
-    falling = np.argsort(-p_values)
-    ranks = np.arange(len(p_values), 0, -1)
-    corrected = np.empty_like(p_values)
-    corrected[falling] = np.minimum.accumulate(np.minimum(p_values[falling] * len(p_values) / ranks, 1.0))
-    return corrected
-
-
 def log_ratio(first: LaunchValue, other: LaunchValue) -> float:
     """ln(other / first) of a pair of launches: the median over the steps that both have, or that of their levels."""
     if isinstance(first, pd.Series) and isinstance(other, pd.Series):
@@ -265,19 +253,38 @@ def detectable_effect(sd: float, launches: int, min_effect: float = MIN_EFFECT) 
     return math.expm1(math.log1p(min_effect) + float(reach))
 
 
-@cache
-def _reaches(paired: bool) -> Floats:
-    """`_reach` of 2 launches a side, of 3 and so on up to `MOST_LAUNCHES`."""
-    counts = np.arange(2, MOST_LAUNCHES + 1)
-    return _reach(counts, np.asarray((counts - 1.0) * (1 if paired else 2)))
+def middle(values: "pd.Series[float]") -> float:
+    """The median; of an even number of values, where they are positive, the geometric mean of the middle two.
 
-
-def _reach(launches: NDArray[np.int64], freedom: Floats) -> Floats:
-    """How far beyond the bound a log ratio must lie to be decided with probability `POWER`, by launches a side.
-
-    In standard deviations of the log ratio of a pair of launches.
+    So ratios have it, and the median of a rate and that of the time in which it is reached are of the same steps.
+    NaN without values.
     """
-    return (quantile(freedom, (1 + CONFIDENCE) / 2) + quantile(freedom, POWER)) / np.sqrt(launches)
+    known = values.to_numpy(dtype=np.float64)
+    known = np.sort(known[~np.isnan(known)])
+    if not len(known):
+        return math.nan
+    below, above = float(known[(len(known) - 1) // 2]), float(known[len(known) // 2])
+    if below == above:
+        return below
+    return math.sqrt(below * above) if below > 0 else (below + above) / 2
+
+
+def _known(side: Mapping[int, LaunchValue]) -> dict[int, LaunchValue]:
+    """The launches that have a value, without the steps that have none."""
+    values = {number: value.dropna() if isinstance(value, pd.Series) else value for number, value in side.items()}
+    return {
+        number: value
+        for number, value in values.items()
+        if (len(value) > 0 if isinstance(value, pd.Series) else not math.isnan(value))
+    }
+
+
+def _lowest(value: LaunchValue) -> float:
+    return float(value.min()) if isinstance(value, pd.Series) else value
+
+
+def _log_level(value: LaunchValue) -> float:
+    return math.log(middle(value) if isinstance(value, pd.Series) else value)
 
 
 def _ratio(
@@ -308,6 +315,17 @@ def _exp(value: float) -> float:
         return math.inf
 
 
+def _verdict(low: float, high: float, better: Better, bound: float) -> Verdict:
+    """The word on an interval of log ratios; comparisons with NaN are false, which leaves it undecided."""
+    if -bound < low and high < bound:
+        return Verdict.SAME
+    if low > bound:
+        return {Better.LESS: Verdict.SLOWER, Better.MORE: Verdict.FASTER, Better.NEITHER: Verdict.HIGHER}[better]
+    if high < -bound:
+        return {Better.LESS: Verdict.FASTER, Better.MORE: Verdict.SLOWER, Better.NEITHER: Verdict.LOWER}[better]
+    return Verdict.UNDECIDED
+
+
 def _needed(found: Difference, pairs: int, launches: tuple[int, int], bound: float, noise: Noise | None) -> int | None:
     """Launches that would decide, with the noise that these launches and the host's calibration show together."""
     count = pairs or 2 / (1 / launches[0] + 1 / launches[1])
@@ -321,46 +339,28 @@ def _needed(found: Difference, pairs: int, launches: tuple[int, int], bound: flo
     return None if needed is None else max(needed, min(launches) + 1)
 
 
-def _verdict(low: float, high: float, better: Better, bound: float) -> Verdict:
-    """The word on an interval of log ratios; comparisons with NaN are false, which leaves it undecided."""
-    if -bound < low and high < bound:
-        return Verdict.SAME
-    if low > bound:
-        return {Better.LESS: Verdict.SLOWER, Better.MORE: Verdict.FASTER, Better.NEITHER: Verdict.HIGHER}[better]
-    if high < -bound:
-        return {Better.LESS: Verdict.FASTER, Better.MORE: Verdict.SLOWER, Better.NEITHER: Verdict.LOWER}[better]
-    return Verdict.UNDECIDED
+def _corrected(p_values: Floats) -> Floats:
+    """P values times their number over their rank, none above a larger one's.
 
-
-def _known(side: Mapping[int, LaunchValue]) -> dict[int, LaunchValue]:
-    """The launches that have a value, without the steps that have none."""
-    values = {number: value.dropna() if isinstance(value, pd.Series) else value for number, value in side.items()}
-    return {
-        number: value
-        for number, value in values.items()
-        if (len(value) > 0 if isinstance(value, pd.Series) else not math.isnan(value))
-    }
-
-
-def _lowest(value: LaunchValue) -> float:
-    return float(value.min()) if isinstance(value, pd.Series) else value
-
-
-def middle(values: "pd.Series[float]") -> float:
-    """The median; of an even number of values, where they are positive, the geometric mean of the middle two.
-
-    So ratios have it, and the median of a rate and that of the time in which it is reached are of the same steps.
-    NaN without values.
+    `scipy.stats.false_discovery_control` gives the same, but loading scipy.stats takes half a second of every report.
     """
-    known = values.to_numpy(dtype=np.float64)
-    known = np.sort(known[~np.isnan(known)])
-    if not len(known):
-        return math.nan
-    below, above = float(known[(len(known) - 1) // 2]), float(known[len(known) // 2])
-    if below == above:
-        return below
-    return math.sqrt(below * above) if below > 0 else (below + above) / 2
+    falling = np.argsort(-p_values)
+    ranks = np.arange(len(p_values), 0, -1)
+    corrected = np.empty_like(p_values)
+    corrected[falling] = np.minimum.accumulate(np.minimum(p_values[falling] * len(p_values) / ranks, 1.0))
+    return corrected
 
 
-def _log_level(value: LaunchValue) -> float:
-    return math.log(middle(value) if isinstance(value, pd.Series) else value)
+@cache
+def _reaches(paired: bool) -> Floats:
+    """`_reach` of 2 launches a side, of 3 and so on up to `MOST_LAUNCHES`."""
+    counts = np.arange(2, MOST_LAUNCHES + 1)
+    return _reach(counts, np.asarray((counts - 1.0) * (1 if paired else 2)))
+
+
+def _reach(launches: NDArray[np.int64], freedom: Floats) -> Floats:
+    """How far beyond the bound a log ratio must lie to be decided with probability `POWER`, by launches a side.
+
+    In standard deviations of the log ratio of a pair of launches.
+    """
+    return (quantile(freedom, (1 + CONFIDENCE) / 2) + quantile(freedom, POWER)) / np.sqrt(launches)
