@@ -10,8 +10,9 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.explain.breakdown import PartChange, PathPart, absent, path_parts, step_change
 from placebench.compare.explain.caveats import caveats, load_meaning
 from placebench.compare.explain.gains import OverlapGain, gain_sentences, overlap_gains
+from placebench.compare.explain.headlines import alone, headline
 from placebench.compare.explain.placing import differences
-from placebench.compare.explain.reasons import alone, headline, reasons
+from placebench.compare.explain.reasons import reasons
 from placebench.compare.explain.scaling import ScalingResult, measure_scaling
 from placebench.compare.explain.suggestion import suggest
 from placebench.compare.explain.waiting import host_bound, slower_side, waiting

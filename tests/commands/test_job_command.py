@@ -15,7 +15,8 @@ from invoking import invoke, run_folder
 from placebench.commands import start
 from placebench.compare.comparison import compare_run
 from placebench.compare.explain.caveats import caveats
-from placebench.compare.explain.reasons import headline, reasons
+from placebench.compare.explain.headlines import headline
+from placebench.compare.explain.reasons import reasons
 from placebench.compare.measure.placements import RunSide, measure_run
 from placebench.compare.read.run_reading import load_run
 from placebench.compare.statistics.allocation import LEAST_STEPS

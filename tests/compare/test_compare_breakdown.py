@@ -11,7 +11,8 @@ from synthetic_run import SyntheticRun, edit_spans
 from placebench.compare.comparison import Comparison, compare_run, compare_sides
 from placebench.compare.explain.breakdown import StepChange, path_parts, step_change
 from placebench.compare.explain.caveats import caveats
-from placebench.compare.explain.reasons import headline, reasons
+from placebench.compare.explain.headlines import headline
+from placebench.compare.explain.reasons import reasons
 from placebench.compare.measure.sides import run_sides
 from placebench.record.folder import Status
 from placebench.report.summary import summarize

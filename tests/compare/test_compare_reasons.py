@@ -13,7 +13,8 @@ from synthetic_run import SyntheticRun, edit_spans
 
 from placebench.compare.comparison import Comparison, compare_run, compare_sides
 from placebench.compare.explain.breakdown import path_parts
-from placebench.compare.explain.reasons import alone, headline, reasons
+from placebench.compare.explain.headlines import alone, headline
+from placebench.compare.explain.reasons import reasons
 from placebench.compare.explain.waiting import waiting
 from placebench.compare.measure.sides import run_sides
 from placebench.compare.statistics.estimates import launches_needed

@@ -11,7 +11,7 @@ from synthetic_run import SyntheticRun, edit_spans, read_json
 
 from placebench.compare.comparison import compare_run, compare_sides
 from placebench.compare.explain.caveats import caveats, load_meaning
-from placebench.compare.explain.reasons import headline
+from placebench.compare.explain.headlines import headline
 from placebench.compare.measure.sides import run_sides
 from placebench.compare.read.run_reading import load_run
 from placebench.errors import UsageError

@@ -15,7 +15,8 @@ from synthetic_run import SyntheticRun, edit_spans
 from placebench.compare.comparison import compare_run, compare_sides
 from placebench.compare.explain.breakdown import step_changes
 from placebench.compare.explain.caveats import caveats
-from placebench.compare.explain.reasons import headline, reasons
+from placebench.compare.explain.headlines import headline
+from placebench.compare.explain.reasons import reasons
 from placebench.compare.measure.log_sides import log_side
 from placebench.compare.measure.sides import read_sides
 from placebench.compare.read.sources import ReadingOptions, Source
