@@ -98,8 +98,6 @@ def _working_roles(placement: Placement, pool: str, workload: Workload) -> Itera
 
 
 def _head(plan: Plan) -> Iterator[tuple[str, str]]:
-    expected = plan.expectation
-    to_do = len(plan.launches)
     yield "run", str(plan.folder.path)
     yield "devices", _describe_devices(plan.devices)
     if plan.launcher != RAY:
@@ -113,6 +111,19 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.auto and plan.auto.chooses_steps and plan.auto.max_rounds > PILOT_ROUNDS:
         later = f"as many as are precise enough soonest, from round {PILOT_ROUNDS + 1} on"
         yield "", plan.auto.choice.sentence if plan.auto.choice else later
+    yield from _rounds(plan)
+    yield from _expected(plan)
+
+
+def _training(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What placebench's own job trains."""
+    parameters = f", {plan.shapes.actor.parameters / 1e6:,.1f} M parameters"
+    yield "model", f"{plan.workload.model}{parameters}, {plan.workload.precision}, {plan.workload.sharding}"
+    yield "step", step_text(plan.workload)
+
+
+def _rounds(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The launches of each round, and until when rounds are added."""
     shown = plan.order if plan.done else plan.order[:_MOST_ROUNDS]
     for number, names in enumerate(shown, start=1):
         yield f"round {number}", ", ".join(f"{name} (done)" if (number, name) in plan.done else name for name in names)
@@ -125,6 +136,11 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
             f"until every headline interval is narrower than {plan.auto.precision:.1%}, up to {plan.auto.max_rounds}"
             f" rounds{limit}",
         )
+
+
+def _expected(plan: Plan) -> Iterator[tuple[str, str]]:
+    """How long the launches to come are expected to take, where anything tells."""
+    expected, to_do = plan.expectation, len(plan.launches)
     if expected is None:
         return
     seconds = f"about {format_seconds(expected.seconds)}"
@@ -133,13 +149,6 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
         whole = expected.seconds * (to_do + (plan.auto.max_rounds - plan.rounds) * len(plan.placements)) / to_do
         most = f", about {format_seconds(whole)} for {plan.auto.max_rounds} rounds"
     yield "expected", f"{seconds} for {to_do} launch{'' if to_do == 1 else 'es'}{most} ({expected.source})"
-
-
-def _training(plan: Plan) -> Iterator[tuple[str, str]]:
-    """What placebench's own job trains."""
-    parameters = f", {plan.shapes.actor.parameters / 1e6:,.1f} M parameters"
-    yield "model", f"{plan.workload.model}{parameters}, {plan.workload.precision}, {plan.workload.sharding}"
-    yield "step", step_text(plan.workload)
 
 
 def _describe_devices(devices: Sequence[Device]) -> str:
