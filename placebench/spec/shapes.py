@@ -197,23 +197,7 @@ def _read_shape(path: Path) -> ModelShape:
             " model"
         )
     try:
-        heads, model_type = int(content["num_attention_heads"]), str(content["model_type"])
-        head_dim = content.get("head_dim", _HEAD_DIMS.get(model_type))
-        rope = content.get("rope_parameters") or content
-        shape = ModelShape(
-            model_type=model_type,
-            hidden_size=int(content["hidden_size"]),
-            intermediate_size=int(content["intermediate_size"]),
-            num_hidden_layers=int(content["num_hidden_layers"]),
-            num_attention_heads=heads,
-            num_key_value_heads=int(content.get("num_key_value_heads") or heads),
-            vocab_size=int(content["vocab_size"]),
-            tie_word_embeddings=bool(content.get("tie_word_embeddings", model_type in _TIED_TYPES)),
-            rope_theta=float(rope.get("rope_theta", 10_000.0)),
-            rms_norm_eps=float(content.get("rms_norm_eps", 1e-6)),
-            max_position_embeddings=int(content.get("max_position_embeddings", 32_768)),
-            head_dim=None if head_dim is None else int(head_dim),
-        )
+        shape = _shape_of(content)
     except KeyError as error:
         raise UsageError(f"{path}: not the config of a decoder-only language model: it has no {error}") from None
     except (TypeError, ValueError, OverflowError) as error:
@@ -231,6 +215,27 @@ def _read_shape(path: Path) -> ModelShape:
             " agree, or save the model again"
         )
     return shape
+
+
+def _shape_of(content: Mapping[str, Any]) -> ModelShape:
+    """What a config says, with what transformers takes where it does not say it."""
+    heads, model_type = int(content["num_attention_heads"]), str(content["model_type"])
+    head_dim = content.get("head_dim", _HEAD_DIMS.get(model_type))
+    rope = content.get("rope_parameters") or content
+    return ModelShape(
+        model_type=model_type,
+        hidden_size=int(content["hidden_size"]),
+        intermediate_size=int(content["intermediate_size"]),
+        num_hidden_layers=int(content["num_hidden_layers"]),
+        num_attention_heads=heads,
+        num_key_value_heads=int(content.get("num_key_value_heads") or heads),
+        vocab_size=int(content["vocab_size"]),
+        tie_word_embeddings=bool(content.get("tie_word_embeddings", model_type in _TIED_TYPES)),
+        rope_theta=float(rope.get("rope_theta", 10_000.0)),
+        rms_norm_eps=float(content.get("rms_norm_eps", 1e-6)),
+        max_position_embeddings=int(content.get("max_position_embeddings", 32_768)),
+        head_dim=None if head_dim is None else int(head_dim),
+    )
 
 
 def other_blocks(layer_types: object) -> list[str]:
