@@ -222,6 +222,8 @@ def _shape_of(content: Mapping[str, Any]) -> ModelShape:
     heads, model_type = int(content["num_attention_heads"]), str(content["model_type"])
     head_dim = content.get("head_dim", _HEAD_DIMS.get(model_type))
     rope = content.get("rope_parameters") or content
+    if not isinstance(rope, Mapping):
+        raise TypeError(f"rope_parameters: {shown(rope)} holds no keys and values")
     return ModelShape(
         model_type=model_type,
         hidden_size=int(content["hidden_size"]),

@@ -72,6 +72,13 @@ def test_a_config_nested_too_deep_is_refused(tmp_path: Path) -> None:
         model_shape(str(tmp_path))
 
 
+def test_a_config_whose_rope_has_no_keys_is_refused(tmp_path: Path) -> None:
+    content = transformers.AutoConfig.for_model("qwen2").to_dict() | {"rope_parameters": [10_000.0]}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=r"config\.json: not the config of .* rope_parameters: \[10000\.0\] holds no"):
+        model_shape(str(tmp_path))
+
+
 def test_a_config_is_not_waited_for_at_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(UsageError, match=r"config\.json: cannot read it: it is a pipe or a device"):
