@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE
+from placebench.compare.metrics import STEP_TIME, TOKENS_PER_DEVICE, Metric
 from placebench.compare.read.host_facts import host_facts
 from placebench.report.comparison_table import marked_verdict, note_on, ratio_cells, text_of
 from placebench.report.placement_schema import (
@@ -39,16 +39,20 @@ def overview_grid(summary: Summary) -> Grid:
     """The step of all placements in one table, where there are more than two."""
     first, *others = summary.placements
     numbers = [one for placement in summary.placements for one in placement.quantities]
-    steps, tokens = (
-        scale_of(metric.unit, *(one for one in numbers if one.key == metric.key))
-        for metric in (STEP_TIME, TOKENS_PER_DEVICE)
-    )
+    steps, tokens = (_overview_scale(metric, numbers) for metric in (STEP_TIME, TOKENS_PER_DEVICE))
     rows = [_overview_cells(placement, steps, tokens) for placement in (first, *others)]
     ratios = [one.ratio for one in numbers if one.key == STEP_TIME.key and one.ratio]
     # Short, for the terminal's 80 columns.
     header = ("placement", "devices", "step", "ratio", "95 %", "verdict", "tokens/s/device")
     notes = filter(None, [note_on(ratios, "placements")])
     return Grid("All placements", *_without_empty_columns(header, rows if len(others) > 1 else ()), tuple(notes))
+
+
+def _overview_scale(metric: Metric, numbers: Sequence[QuantitySummary]) -> Scale:
+    """How a number of all placements is told: what is told apart where one stands beside the first is so here, too."""
+    found = [one for one in numbers if one.key == metric.key]
+    pairs = [scale_of(metric.unit, found[0], other, ratio=other.ratio) for other in found[1:]]
+    return scale_of(metric.unit, *found).as_fine_as(pairs)
 
 
 def _overview_cells(placement: PlacementSummary, steps: Scale, tokens: Scale) -> tuple[str, ...]:

@@ -77,6 +77,22 @@ def test_the_table_of_all_placements_has_as_many_digits_in_every_row() -> None:
     assert column == ["10,420", "8,390", "8,650", "10,180"], "rounded one by one, 10,418 looked less than 10,176"
 
 
+@pytest.mark.parametrize(("longer", "steps"), [(1, ["7.3 s", "7.5 s", "10.7 s"]), (16, ["7.3 s", "7.5 s", "171.4 s"])])
+def test_the_table_of_all_placements_tells_apart_what_a_headline_does(longer: float, steps: list[str]) -> None:
+    summary = read_summary(ROOT / "runs" / "reference" / "4x-h200" / "verl" / "beside-placebench" / "placebench")
+    *others, last = summary.placements
+    scaled = [
+        one.model_copy(update={end: getattr(one, end) * longer for end in ("value", "low", "high")})
+        if one.key == "step_time"
+        else one
+        for one in last.quantities
+    ]
+    placements = (*others, last.model_copy(update={"quantities": tuple(scaled)}))
+    grid = overview_grid(summary.model_copy(update={"placements": placements}))
+    assert "7.5 s instead of 7.3 s" in str(summary.placements[1].headline)
+    assert [row[grid.header.index("step")] for row in grid.rows] == steps
+
+
 def test_a_run_that_was_compared_at_once_marks_its_rows(tmp_path: Path) -> None:
     # Three rounds leave p values near 0.05, which as many numbers as a run has do not bear.
     noise = (-0.012, 0.0, 0.012)

@@ -74,6 +74,23 @@ def test_a_number_has_the_digits_that_its_interval_supports(value: float, half: 
 
 
 @pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ((7.34, 10.7), ["7.3 s", "10.7 s"]),  # 1.46 times as much, which 11 s and 7 s are not
+        ((0.66, 1.06), ["0.66 s", "1.06 s"]),
+        ((9.96, 11.2), ["10 s", "11 s"]),
+        ((11.2, 104.0), ["11 s", "104 s"]),  # three digits of the largest at most
+        ((1.12, 11.4), ["1 s", "11 s"]),
+        ((1.14, 11.2, 11.38), ["1.1 s", "11.2 s", "11.4 s"]),
+        ((820.0, 1234.0), ["820 s", "1,230 s"]),
+    ],
+)
+def test_numbers_beside_each_other_have_two_digits_each(values: tuple[float, ...], shown: list[str]) -> None:
+    told = scale_of("s", *(Estimate(value, value / 3, value * 3, 2) for value in values))
+    assert [told.text(value) for value in values] == shown
+
+
+@pytest.mark.parametrize(
     ("value", "shown"),
     [(0.5, "+500 ms"), (-0.0005, "−500 µs"), (1e-17, "0 s"), (-1e-12, "0 s"), (-0.2, "−200 ms")],
 )
