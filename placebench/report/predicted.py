@@ -26,6 +26,8 @@ from placebench.spec.workload import Workload, step_text
 
 # Phases below this share of every step have no row.
 _SMALL = 0.005
+# From this share on a step is told to be longer; below, that it takes as much time.
+_TOLD = 0.005
 # Of which held-out cases an error is.
 _WAITING = {True: ", generation waits for the host", False: ", generation does not wait for the host", None: ""}
 
@@ -235,12 +237,18 @@ def step_grid(found: Predictions, more: Mapping[str, Sequence[str]] = MappingPro
 
 
 def _steps_scale(found: Predictions) -> Scale:
-    """How the steps are told: with what they are to each other, which is known better than what they take."""
+    """How the steps are told: with what they are to each other, which is known better than what they take.
+
+    Steps of which a sentence says that one is longer differ in the table, too, as far as three digits tell.
+    """
     intervals = [one.interval for one in found.placements if one.interval]
     fastest = found.fastest.step.seconds
-    ratios = [found.interval_over_fastest(one) for one in found.placements if one is not found.fastest]
+    others = [one for one in found.placements if one is not found.fastest]
+    ratios = [found.interval_over_fastest(one) for one in others]
     halves = [half_width(one.low, one.high) for one in intervals]
     halves += [fastest * (one.high - one.low) / 2 for one in ratios if one]
+    longer = [one.step.seconds - fastest for one in others]
+    halves += [more for more in longer if more >= _TOLD * fastest]
     return scale("s", [one.step.seconds for one in found.placements], halves)
 
 

@@ -63,6 +63,17 @@ def test_the_text_is_that_of_the_predictions_with_who_moves_and_what_no_word_say
     assert "--write DIR writes the files for --placements." in shown
 
 
+def test_a_step_that_is_said_to_be_longer_is_so_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")  # room for the names of files
+    words = ("--gpu", "H200", "--model", "qwen2.5-7b", "--devices", "gpu:8")
+    told = dict(re.findall(r"^(\S+) +([\d.]+) s ", invoke(*words).output, re.MULTILINE))
+    (group,) = found(*words).groups
+    fastest, *_ = sorted(group.predictions.placements, key=lambda one: one.ratio)
+    longer = {one.placement: one.ratio for one in group.predictions.placements if one is not fastest}
+    assert 1.04 < longer["standard"] < 1.09, "else it is not near enough to be rounded to as much"
+    assert all(float(told[name]) > float(told[fastest.placement]) for name in longer)
+
+
 def test_the_command_that_decides_names_the_files_that_were_written() -> None:
     result = invoke("--from", REFERENCE / "ppo-7b", "--write", "my files")
     (command,) = re.findall(r"^To decide it.*?:\n  placebench (.*?[^\\])$", result.output, re.DOTALL | re.MULTILINE)
