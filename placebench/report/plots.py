@@ -300,8 +300,8 @@ _DRAWN: tuple[tuple[str, str, str, str | None, Callable[[Comparison], Figure | N
         "timeline",
         "One typical step",
         "The measured step of each placement whose time is nearest to the mean, all to one scale: bars are phases"
-        " on their device, gray is waiting. The black line is the critical path, the chain of phases that made the"
-        " step as long as it was.",
+        " on their device, below each other where processes share it, gray is waiting. The black line is the critical"
+        " path, the chain of phases that made the step as long as it was.",
         None,
         timeline,
     ),

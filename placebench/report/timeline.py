@@ -14,6 +14,7 @@ from placebench.compare.measure.critical_path import Segment, SpanGraph
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.measure.steps import Flags, Step, split_steps
 from placebench.compare.metrics import STEP_TIME
+from placebench.report.lanes import lanes_of
 from placebench.report.palette import phase_colors
 from placebench.report.style import WIDTH, ink, set_bold_title, whole
 from placebench.spec.bound import RunPlacement
@@ -28,6 +29,8 @@ CHARACTER = 4.4
 AREA = 430.0
 PATH_WIDTH = 1.8
 IDLE_COLOR = "#ececec"
+# Of a row that is cut into more lanes, for processes that share a device, none is high enough for a label.
+MOST_LABELED_LANES = 2
 # The controller gets a row where its own work is at least this share of the longest step: less cannot be seen.
 VISIBLE = 0.003
 
@@ -103,12 +106,15 @@ def _draw_step(axes: Axes, step: Step, devices: list[str], colors: dict[str, str
     for row, device in enumerate(devices):
         if device != CONTROLLER:
             axes.barh(row, seconds, height=BAR, color=IDLE_COLOR)
-        for span in np.flatnonzero(_works(step, device) & step.active.any(axis=1)):
-            phase = str(step.phase[span])
-            start = starts[step.active[span].argmax()]
-            width = step.length(step.active[span])
-            axes.barh(row, width, left=start, height=BAR, color=colors[phase], edgecolor="white", linewidth=0.4)
-            label_bar(axes, row, start, width, phase, colors[phase], longest)
+        spans = np.flatnonzero(_works(step, device) & step.active.any(axis=1))
+        begins = [float(starts[step.active[span].argmax()]) for span in spans]
+        bars = [(start, start + step.length(step.active[span])) for span, start in zip(spans, begins, strict=True)]
+        for span, (start, end), (lane, lanes) in zip(spans, bars, lanes_of(bars, VISIBLE * longest), strict=True):
+            phase, width, height = str(step.phase[span]), end - start, BAR / lanes
+            middle = row - BAR / 2 + (lane + 0.5) * height
+            axes.barh(middle, width, left=start, height=height, color=colors[phase], edgecolor="white", linewidth=0.4)
+            if lanes <= MOST_LABELED_LANES:
+                label_bar(axes, middle, start, width, phase, colors[phase], longest)
     axes.axvline(seconds, color="black", linewidth=1)
 
 
@@ -151,7 +157,7 @@ def _name_rows(axes: Axes, side: RunSide, typical: TypicalStep, devices: list[st
     axes.tick_params(axis="y", length=0)
 
 
-def label_bar(axes: Axes, row: int, start: float, width: float, phase: str, color: str, longest: float) -> None:
+def label_bar(axes: Axes, row: float, start: float, width: float, phase: str, color: str, longest: float) -> None:
     """Write the phase's name into its bar, with its seconds where there is room."""
     room = width / longest * AREA / CHARACTER
     seconds = scale("s", [longest]).text(width)

@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from placebench.report.lanes import lanes_of
 from placebench.report.palette import phase_colors
 from placebench.serve.launch_files import LaunchFiles
 from placebench.spec.phases import STEP
 from placebench.telemetry.spans import CONTROLLER
 
 Bar = tuple[str, float, float | None]
+# Bars that share less than this part of the row's time are one behind the other.
+VISIBLE = 0.003
 
 
 def step_under_way(current: LaunchFiles, labels: Mapping[str, str]) -> dict[str, Any] | None:
@@ -60,6 +63,13 @@ def _drawn(bars: Iterable[tuple[str, Bar]], current: LaunchFiles, labels: Mappin
         del rows[CONTROLLER]
     phases = [phase for row in rows.values() for phase, *_ in row]
     return {
-        "rows": [[labels.get(device, device), row] for device, row in rows.items()],
+        "rows": [[labels.get(device, device), _in_lanes(row)] for device, row in rows.items()],
         "colors": phase_colors(phases),
     }
+
+
+def _in_lanes(row: list[Bar]) -> list[tuple[Any, ...]]:
+    """A row's bars, those with others beside them with their lane and the number of lanes behind."""
+    now = max((start if end is None else end for _, start, end in row), default=0.0)
+    lanes = lanes_of([(start, now if end is None else end) for _, start, end in row], VISIBLE * now)
+    return [bar if one == (0, 1) else (*bar, *one) for bar, one in zip(row, lanes, strict=True)]

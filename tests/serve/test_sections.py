@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from growing_run import GrowingRun, Reader
+from layouts import span_line
 from showing import write_report
 from synthetic_run import GPU_SAMPLES, SyntheticRun, gpu_run
 
@@ -50,6 +51,21 @@ def test_the_step_that_runs_is_told_phase_by_phase_on_its_devices(run: GrowingRu
     assert (finished["step"], finished["now"]) == (1, 1.83)
     assert ["gen", 0.01, 0.91] in bars(finished)["cpu:0"]
     assert [phase for phase, *_ in bars(finished)["controller"]] == ["adv"]
+
+
+def test_what_processes_do_at_once_on_one_device_has_lanes(run: GrowingRun) -> None:
+    run.add_step()
+    with run.trial.spans.open("a") as stream:  # a second process beside the one that trains
+        append_jsonl(stream, span_line(1, "update_actor", "actor", "actor_pool", "cpu:0", 101.0, 101.2))
+    reader = Reader(run.folder.path)
+    reader.look()
+    row = bars(reader.known["finished"])["cpu:0"]
+    assert [bar for bar in row if bar[1] in (1.0, 0.91, 1.11, 0.01)] == [
+        ["gen", 0.01, 0.91],
+        ["old_log_prob", 0.91, 1.11, 0, 2],
+        ["ref", 1.11, 1.31, 0, 2],
+        ["update_actor", 1.0, 1.2, 1, 2],
+    ]
 
 
 def test_only_what_is_new_is_told_and_a_new_reader_is_told_all(run: GrowingRun) -> None:

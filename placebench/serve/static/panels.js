@@ -4,6 +4,8 @@ import { bytes, duration, element, ink, MISSING, number, renew, seconds, share, 
 
 // Of more devices the rows are low, and without words in them.
 const MOST_TALL = 16;
+// A row is so many lanes high at most; bars of more are lower, and without words in them.
+const MOST_LANES = 4;
 const COMMON_STATUS = new Set(["done", "planned", "running"]);
 
 // A word as a shell reads it.
@@ -142,17 +144,22 @@ export class Timeline {
   }
 
   rows(step, scale) {
-    const rows = step.rows.flatMap(([name, bars]) => [
-      element("span", { class: "name", title: name }, name),
-      element("div", { class: "track" }, ...bars.map(([phase, start, end]) => this.bar(step, scale, phase, start, end))),
-    ]);
+    const rows = step.rows.flatMap(([name, bars]) => {
+      const track = element("div", { class: "track" }, ...bars.map((bar) => this.bar(step, scale, ...bar)));
+      track.style.setProperty("--lanes", Math.min(MOST_LANES, Math.max(1, ...bars.map(([, , , , lanes]) => lanes ?? 1))));
+      return [element("span", { class: "name", title: name }, name), track];
+    });
     return element("div", { class: step.rows.length > MOST_TALL ? "rows dense" : "rows", tabindex: "0" }, ...rows);
   }
 
-  bar(step, scale, phase, start, end) {
+  // Where processes share a device, what they do at once has lanes below each other.
+  bar(step, scale, phase, start, end, lane = 0, lanes = 1) {
     const made = element("div", { class: end === null ? "bar open" : "bar", title: `${phase} ${seconds((end ?? step.now) - start)}` }, phase);
     made.style.left = `${(100 * start) / scale}%`;
     made.style.width = `${(100 * Math.max(0, (end ?? step.now) - start)) / scale}%`;
+    made.style.top = `${(100 * lane) / lanes}%`;
+    made.style.height = `${100 / lanes}%`;
+    if (lanes > MOST_LANES) made.style.fontSize = 0;
     made.style.background = step.colors[phase];
     made.style.color = ink(step.colors[phase]);
     if (end === null) this.growing.push([step.now - start, scale]);

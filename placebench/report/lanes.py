@@ -1,0 +1,26 @@
+"""Bars of one row that overlap in time, as of processes that share a device, get lanes of it below each other."""
+
+from collections.abc import Sequence
+
+
+def lanes_of(bars: Sequence[tuple[float, float]], least: float) -> list[tuple[int, int]]:
+    """The lane of its row that each bar gets, and of how many: of one where nothing is beside it.
+
+    Args:
+        bars: start and end of each.
+        least: what bars share of less time than this does not set them apart.
+    """
+    found = [(0, 1)] * len(bars)
+    group: list[int] = []
+    ends: list[float] = []  # of each lane of the group
+    for bar in sorted(range(len(bars)), key=bars.__getitem__):
+        start, end = bars[bar]
+        if all(last <= start + least for last in ends):
+            group, ends = [], []
+        lane = next((lane for lane, last in enumerate(ends) if last <= start + least), len(ends))
+        ends[lane : lane + 1] = [end]
+        group.append(bar)
+        found[bar] = lane, len(ends)
+        for other in group:
+            found[other] = found[other][0], len(ends)
+    return found
