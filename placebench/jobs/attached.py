@@ -35,6 +35,7 @@ from placebench.telemetry.spans import CONTROLLER, Span
 STEP = "step"
 # New files are looked for so often, seconds.
 _LOOK_EVERY_S = 0.5
+_SET_RANK = "let each process set RANK in its environment before its first span, 0 in the first"
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,8 @@ class AttachedSpans:
         self._has_begun = True
         if final and self._has_phases and not self._has_places:
             devices = plural(len(self._devices), "device")
-            remedy = "; with --devices cpu:1 they are of that one" if self._devices[0].kind == "cpu" else ""
+            is_cpu = self._devices[0].kind == "cpu"
+            remedy = f"; {_SET_RANK}, or give --devices cpu:1, which is all of theirs" if is_cpu else ""
             said = f"processes do not say on which of the {devices} they work, so that phases are left out{remedy}"
             self.notes[said] = None
         kept = ((step, seen_whole(self._completed(pieces))) for step, pieces in found.items())
@@ -241,9 +243,8 @@ class AttachedSpans:
         if self._counting is process:
             self._steps.append(Window(len(self._steps) + 1, timing.start, timing.end))
         else:
-            pid = self._counting.head["pid"]
-            said = f"several processes mark steps, of which those of process {pid} alone count; of ranks RANK is to say"
-            self.notes[f"{said} which is the first"] = None
+            said = "several processes mark steps, and only those of one count: to say which"
+            self.notes[f"{said}, {_SET_RANK}"] = None
 
     def _named(self, name: str) -> str:
         """A timer's name, without that of the class which some frameworks put before it."""

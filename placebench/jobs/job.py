@@ -7,7 +7,7 @@ from functools import cached_property, partial
 
 from placebench.errors import Reasons, UsageError
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings, Training
-from placebench.jobs.adapters.command import COMMAND
+from placebench.jobs.adapters.command import COMMAND, NOT_KNOWN
 from placebench.jobs.programs import in_home
 from placebench.jobs.python_path import replaced_path
 from placebench.jobs.registry import ADAPTERS
@@ -143,11 +143,14 @@ class Job:
         Raises:
             UsageError: there is none, nor is it a name of the job's; a line for every reason.
         """
-        if (own := self.spec.placements) and preset_of(word) is None and not names_file(word):
+        is_name = preset_of(word) is None and not names_file(word)
+        if (own := self.spec.placements) and is_name:
             raise UsageError(
                 f"unknown placement {shown(word)}: use {few(own, ', ')} of the job file, or what placebench placements"
                 f" lists{did_you_mean(word, own)}"
             )
+        if self.adapter is COMMAND and is_name:
+            raise UsageError(f"placement {shown(word)}: {NOT_KNOWN}")
         return parse_placement(word, nodes)
 
     def is_own(self, name: str) -> bool:

@@ -282,7 +282,7 @@ def test_no_word_breaks_the_parser(text: str) -> None:
         (["a.log", "b.log", "--devices", "1,2,3"], "--devices 1,2,3: 3 numbers for 2 arguments"),
         (["a.log", "--format", "verb"], "unknown log format 'verb': use tensorboard, "),
         (["a.log", "--format", "trl"], "a.log: no training steps (looked for: "),
-        (["a.log", "--warmup-steps", "6"], "a.log: --warmup-steps 6 leaves none of its 6 steps"),
+        (["a.log", "--warmup-steps", "6"], "a.log: --warmup-steps 6 leaves none of its 6 steps: give fewer, such as 0"),
         (
             ["losses.log", "a.log"],
             "losses.log: it has no timings, so there is nothing to compare: found 1 step with 1 other metric",

@@ -250,6 +250,19 @@ def test_phases_of_which_no_device_is_known_are_left_out_and_it_is_said(tmp_path
     ]
 
 
+def test_of_processes_without_a_rank_it_is_said_how_they_are_told_apart(tmp_path: Path) -> None:
+    spans = attached(tmp_path, "standard", cpu_devices(2))
+    for pid in (2**22 + 1, 2**22 + 2):
+        leave(tmp_path, pid, span("gen", 11, 13), span("step", 10, 20))
+    assert rows(spans, STEPS[:1]) == []
+    rank = "let each process set RANK in its environment before its first span, 0 in the first"
+    assert list(spans.notes) == [
+        f"several processes mark steps, and only those of one count: to say which, {rank}",
+        f"processes do not say on which of the 2 devices they work, so that phases are left out; {rank},"
+        " or give --devices cpu:1, which is all of theirs",
+    ]
+
+
 def test_lines_that_the_hooks_did_not_write_are_left_out_and_it_is_said(tmp_path: Path) -> None:
     spans = attached(tmp_path, "standard")
     odd = span("gen", 11, float("nan"))

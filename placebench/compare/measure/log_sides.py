@@ -125,7 +125,8 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[LaunchSource, dict[str,
     timings, steps = run.timings, run.timings.steps
     warm = _warmup(run, timings, warmup_steps)
     if warm.all():
-        raise UsageError(f"{source}: --warmup-steps {warmup_steps} leaves none of its {plural(len(steps), 'step')}")
+        left = f"{source}: --warmup-steps {warmup_steps} leaves none of its {plural(len(steps), 'step')}"
+        raise UsageError(f"{left}: give fewer, such as 0")
     measured = timings.seconds[~warm]
     upkeep = _upkeep(run, timings)
     numbers = {}

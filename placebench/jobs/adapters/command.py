@@ -3,14 +3,16 @@
 from placebench.errors import UsageError
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
 
+NOT_KNOWN = (
+    "what a plain command makes of it is not known: give the placement its args or env under placements in a job"
+    " file (placebench run --write-config FILE writes one to begin with), or name the framework with --job"
+)
+
 
 def _settings(asked: AskedPlacement) -> Settings:
     if asked.placement.name == "standard":
         return Settings()
-    raise UsageError(
-        "what a plain command makes of it is not known: give the placement its args or env under placements in a job"
-        " file, or name the framework with --job"
-    )
+    raise UsageError(NOT_KNOWN)
 
 
 COMMAND = Adapter(
