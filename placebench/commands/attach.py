@@ -92,7 +92,8 @@ def attach(job: str, steps: int | None, warmup_steps: int, command: tuple[str, .
     if not command:
         raise UsageError("there is no command: write it behind --")
     if job not in ADAPTERS:
-        raise UsageError(f"--job: unknown framework {shown(job)}: use {', '.join(ADAPTERS)}")
+        near = "; a file is for placebench run --job" if job.endswith((".yaml", ".yml")) else ""
+        raise UsageError(f"--job: unknown framework {shown(job)}: use {', '.join(ADAPTERS)}{near}")
     keys: dict[str, Any] = {"job": job, "command": [literal(word) for word in command]}
     keys |= {"until_end": True, "quiet": False, "each_node": False}  # it calls srun itself
     keys |= {"placements": {_PLACEMENT: {}}, "steps": steps or MOST_STEPS, "warmup_steps": warmup_steps}

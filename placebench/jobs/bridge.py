@@ -182,7 +182,7 @@ class Bridge:
             return EndFile(kind=JobExit.FAILED, message=ended if self._job.until_end else f"{ended}: {advice}")
         where = " nor in ".join((self._trial.log.name, *self._job.log_files))
         looked = f"no step of {f'format {self._job.log_format}' if self._job.log_format else 'a known format'}"
-        advice = "say where it logs and how under log in a job file"
+        advice = "say where it logs and how under log in a job file of placebench run"
         if may_lack_log(self._job):
             advice += ", print a line such as 'step:3 - timing_s/step:1.25' a step, or mark each by span(\"step\")"
         if self._job.until_end:

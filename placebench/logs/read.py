@@ -16,7 +16,7 @@ from placebench.logs.registry import DIALECTS, FORMATS, dialect_of, format_named
 from placebench.logs.source import Survey, whole_lines
 from placebench.logs.table import DamagedLogError, StepTable
 from placebench.logs.tensorboard import TENSORBOARD
-from placebench.logs.timing import Timings, found_instead, timings_of
+from placebench.logs.timing import Timings, found_instead, names_of_timings, timings_of
 from placebench.spec.text import format_bytes, plural
 
 # With the second in which the file was opened; what follows names the host and the process.
@@ -72,10 +72,9 @@ class Log:
         Raises:
             UsageError: there are no timings; the message says what there is.
         """
-        rules = self.dialect.timing
-        timings = timings_of(self.metrics, rules)
+        timings = timings_of(self.metrics, self.dialect.timing)
         if timings is None:
-            looked_for = ", ".join([*(f"{prefix}…" for prefix in rules.prefixes), *rules.exact])
+            looked_for = names_of_timings(self.dialect.timing)
             raise UsageError(f"{self.path}: no timings in seconds ({looked_for}): {self.found_instead}")
         return timings
 

@@ -232,6 +232,11 @@ def seconds_of(values: "pd.Series[float]") -> "pd.Series[float]":
     return values.where((values >= 0) & (values <= MOST_SECONDS))
 
 
+def names_of_timings(rules: TimingRules) -> str:
+    """The names by which timings are known, as a phrase for the error of a log without any."""
+    return ", ".join([*(f"{prefix}…" for prefix in rules.prefixes), *rules.exact])
+
+
 def found_instead(steps: int, metrics: Iterable[str]) -> str:
     """What a log without timings holds, as a phrase for its error."""
     names = sorted(metrics)

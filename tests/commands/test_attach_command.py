@@ -157,7 +157,8 @@ def test_a_command_that_says_nothing_ends_in_a_line() -> None:
     (trial,) = run_folder().glob("trials/*")
     assert result.stderr.splitlines()[-1] == (
         "placebench: failed, the command ended with exit code 0 after 0 steps: no step of a known format in train.log,"
-        " nor have its processes written a span; say where it logs and how under log in a job file, print a line such"
+        " nor have its processes written a span; say where it logs and how under log in a job file of"
+        " placebench run, print a line such"
         f" as 'step:3 - timing_s/step:1.25' a step, or mark each by span(\"step\") (its folder is {trial})"
     )
     assert not (run_folder() / "report.md").exists()
@@ -168,6 +169,7 @@ def test_a_command_that_says_nothing_ends_in_a_line() -> None:
     [
         ([], "there is no command: write it behind --"),
         (["--job", "vrel", "--", "python", "x"], "placebench: --job: unknown framework 'vrel': use verl, "),
+        (["--job", "own.yaml", "--", "python", "x"], ", command; a file is for placebench run --job"),
         (["--", "pyhton", "x"], "command: there is no program 'pyhton' on PATH"),
         (["--devices", "tpu:1", "--", "python", "x"], "tpu:1"),
         (["--steps", "2", "--warmup-steps", "2", "--", "python", "x"], "warmup_steps 2 leaves none of 2 steps"),

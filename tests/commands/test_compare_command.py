@@ -285,9 +285,14 @@ def test_no_word_breaks_the_parser(text: str) -> None:
         (["a.log", "--warmup-steps", "6"], "a.log: --warmup-steps 6 leaves none of its 6 steps: give fewer, such as 0"),
         (
             ["losses.log", "a.log"],
-            "losses.log: it has no timings, so there is nothing to compare: found 1 step with 1 other metric",
+            "losses.log: it has no timings in seconds (timing_s/…, timing/…), so there is nothing to compare:"
+            " found 1 step with 1 other metric",
         ),
-        (["own.csv"], "own.csv: it has no timings, so there is nothing to compare: found 2 steps with 2 other metrics"),
+        (
+            ["own.csv"],
+            "own.csv: it has no timings in seconds (timing_s/…), so there is nothing to compare:"
+            " found 2 steps with 2 other metrics",
+        ),
         (["gen.log", "update.log", "--warmup-steps", "0"], "no number in common: update_actor against gen"),
         (["a.log", "b.log", "--out", "a.log"], "--out a.log: cannot write the report"),
         (["a.log", "b.log", "--png"], "--png: figures are written with --out FOLDER: name one"),

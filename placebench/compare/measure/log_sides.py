@@ -21,7 +21,7 @@ from placebench.logs.head import Facts
 from placebench.logs.read import is_timing
 from placebench.logs.registry import DIALECTS
 from placebench.logs.run import LENGTHS, LoggedRun, logged_facts, read_run
-from placebench.logs.timing import Kind, Timings, seconds_of
+from placebench.logs.timing import Kind, Timings, names_of_timings, seconds_of
 from placebench.spec.phases import STEP, UNATTRIBUTED
 from placebench.spec.text import listing, plural
 
@@ -121,7 +121,8 @@ def _measure(run: LoggedRun, warmup_steps: int) -> tuple[LaunchSource, dict[str,
     source = "+".join(str(log.path) for log in run.logs)
     if run.timings is None:
         found = "; ".join(log.found_instead for log in run.logs)
-        raise UsageError(f"{source}: it has no timings, so there is nothing to compare: {found}")
+        names = names_of_timings(run.dialect.timing)
+        raise UsageError(f"{source}: it has no timings in seconds ({names}), so there is nothing to compare: {found}")
     timings, steps = run.timings, run.timings.steps
     warm = _warmup(run, timings, warmup_steps)
     if warm.all():
