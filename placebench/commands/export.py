@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from placebench.commands.completion import complete_runs
+from placebench.commands.group import readers_may_leave
 from placebench.commands.options import option
 from placebench.commands.outputs import OutputPath, writing
 from placebench.commands.tracking import TRACKERS
@@ -45,4 +46,6 @@ def export(run: str, targets: tuple[str, ...], out: Path | None) -> None:
     path = find_run(run)
     for name in dict.fromkeys(targets):
         with writing("--out", out or path):
-            say(f"{name}: {export_run(path, name, out)}")
+            place = export_run(path, name, out)
+        with readers_may_leave():
+            say(f"{name}: {place}")

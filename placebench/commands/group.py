@@ -40,6 +40,16 @@ class PlacebenchGroup(click.Group):
         """The commands alone, so that the help is one screen: its usage names the two options."""
         self.format_commands(ctx, formatter)
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """As click does, which prints the help here."""
+        with _closed_pipes_past_click():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does."""
+        with _closed_pipes_past_click():
+            return super().invoke(ctx)
+
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run the command line and exit."""
         kwargs["standalone_mode"] = False
@@ -71,6 +81,15 @@ class PlacebenchGroup(click.Group):
             code = _fail_unexpectedly(error)
         gc.freeze()  # what is alive ends with the process, which need not look through it
         sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def _closed_pipes_past_click() -> Iterator[None]:
+    """Keep from click, which knows it by its number, that a pipe has no reader: its exit code 1 means a regression."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise BrokenPipeError from error
 
 
 def fail(code: int, *reasons: str, name: str = "placebench") -> int:

@@ -8,6 +8,7 @@ import click
 
 from placebench.commands.completion import complete_placements
 from placebench.commands.console import open_console
+from placebench.commands.group import readers_may_leave
 from placebench.commands.options import GroupedCommand, option, option_group, verbose_option
 from placebench.commands.outputs import OutputPath, writing
 from placebench.commands.predicting import prediction_options, read_asked
@@ -73,7 +74,8 @@ def predict(
     deciding = replace(asked.question.deciding, spelled=spelled)
     log_probs = uncounted_log_probs(asked.steps, placements)
     question = replace(asked.question, deciding=deciding, notes=(*asked.question.notes, *log_probs, *chosen.notes))
-    print_predictions(found, question, open_console(), verbose=verbose)
+    with readers_may_leave():
+        print_predictions(found, question, open_console(), verbose=verbose)
     if json_path is not None:
         with writing("--json", json_path):
             write_predictions(prediction_file(found, question), json_path)

@@ -8,6 +8,7 @@ import click
 
 from placebench.commands.completion import complete_placements
 from placebench.commands.console import open_console
+from placebench.commands.group import readers_may_leave
 from placebench.commands.options import GroupedCommand, WholeRange, option, option_group
 from placebench.commands.outputs import OutputPath, writing
 from placebench.commands.predicting import AskedPrediction, prediction_options, read_asked
@@ -108,7 +109,8 @@ def search(
     found_placements = [one.placement for group in found.groups for one in group.predictions.placements]
     log_probs = uncounted_log_probs(asked.steps, found_placements)
     question = replace(asked.question, deciding=deciding, notes=(*asked.question.notes, *log_probs))
-    print_found(found, question, open_console())
+    with readers_may_leave():
+        print_found(found, question, open_console())
     if json_path is not None:
         with writing("--json", json_path):
             write_output(json_path, search_file(found, question).model_dump_json(indent=1) + "\n")

@@ -279,6 +279,32 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "made"),
+    [
+        ("--help", None),
+        ("run --print-config --devices cpu:2", None),
+        ("export run --to csv --to parquet", "run/export/parquet"),
+        ("predict --gpu H200 --model qwen2.5-0.5b --devices gpu:2 --json found.json", "found.json"),
+        ("search --gpu H200 --model qwen2.5-0.5b --devices gpu:1 --json found.json", "found.json"),
+    ],
+)
+def test_a_reader_that_is_gone_changes_no_exit_code_and_keeps_no_file_from_being_written(
+    tmp_path: Path, arguments: str, made: str | None
+) -> None:
+    if "run/" in (made or ""):
+        SyntheticRun(rounds=1).write(tmp_path / "run")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as stdout:
+        done = subprocess.run(
+            [PYTHON, "-m", "placebench", *arguments.split()],
+            cwd=tmp_path, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert made is None or (tmp_path / made).exists()
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", ["--help", "run --dry-run --devices cpu:2"])
 def test_a_full_disk_under_stdout_is_one_line(arguments: str, unbuffered: str) -> None:
