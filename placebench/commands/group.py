@@ -4,7 +4,7 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TextIO
 
@@ -122,10 +122,14 @@ def _fail_unexpectedly(error: Exception) -> int:
     if os.environ.get("PLACEBENCH_DEBUG"):
         traceback.print_exception(error)
         return UNEXPECTED
-    with tempfile.NamedTemporaryFile("w", prefix="placebench-", suffix=".log", delete=False) as stream:
-        traceback.print_exception(error, file=stream)
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="placebench-", suffix=".log", delete=False) as stream:
+            traceback.print_exception(error, file=stream)
+        where = f"the traceback is in {stream.name}"
+    except OSError:
+        where = "its traceback could not be written to a file, PLACEBENCH_DEBUG=1 prints it"
     what = f"unexpected {type(error).__name__}: {one_line(str(error))}"
-    return fail(UNEXPECTED, f"{what}; the traceback is in {stream.name}: please report it")
+    return fail(UNEXPECTED, f"{what}; {where}: please report it")
 
 
 def _fail_at_the_host(error: OSError) -> int:
@@ -134,14 +138,21 @@ def _fail_at_the_host(error: OSError) -> int:
     if error.filename is None and error.errno in OF_A_STREAM:
         drop_stdout()
         return fail(USAGE, f"cannot write to standard output or a file: {error.strerror}")
-    if isinstance(error, FileNotFoundError) and not _has_working_directory():
-        return fail(USAGE, "the working directory is not there any more: cd to one that is")
+    if error.errno == errno.EFBIG:
+        return fail(USAGE, f"{error.filename or 'a file'}: {error.strerror}: raise what ulimit -f sets")
+    if isinstance(error, FileNotFoundError):
+        import tempfile
+
+        if not _is_there(os.getcwd):
+            return fail(USAGE, "the working directory is not there any more: cd to one that is")
+        if not _is_there(tempfile.gettempdir):
+            return fail(USAGE, "no folder for temporary files can be written: free some space in /tmp, or set TMPDIR")
     return _fail_unexpectedly(error)
 
 
-def _has_working_directory() -> bool:
+def _is_there(folder: Callable[[], str]) -> bool:
     try:
-        os.getcwd()
+        folder()
     except FileNotFoundError:
         return False
     return True

@@ -216,7 +216,10 @@ def _records(state: Path) -> list[Path]:
 
 def _each_record() -> Generator[tuple[Path, dict[str, Any] | None, bool], None, None]:
     """Every record, its content, and whether its run is dead, with the locks held until the next is asked for."""
-    if not _state_path().exists():
+    try:
+        if not _state_path().exists():
+            return
+    except FileNotFoundError:  # where no temporary file can be written, commands that read still work
         return
     with _locked() as state:
         for folder in _records(state):
