@@ -258,9 +258,14 @@ _LONGEST_RAY_PARENT = 30
 
 
 def ray_temp_dir(token: str) -> Path:
-    """Where a launch's Ray keeps its session: short, because Unix socket paths are limited to 107 characters."""
+    """Where a launch's Ray keeps its session.
+
+    Its path is short, because those of Unix sockets are limited to 107 characters, and ASCII, as Ray's workers refuse
+    any other letter.
+    """
     parent = tempfile.gettempdir()
-    return Path(parent if len(parent) <= _LONGEST_RAY_PARENT else "/tmp") / f"pb-{token[:8]}"
+    is_fit = len(parent) <= _LONGEST_RAY_PARENT and parent.isascii()
+    return Path(parent if is_fit else "/tmp") / f"pb-{token[:8]}"
 
 
 def remove_ray_temp_dir(path: Path) -> None:

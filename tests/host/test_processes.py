@@ -5,10 +5,19 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from launching import wait_for
 
 from placebench.host import child
-from placebench.host.processes import TOKEN_VARIABLE, LaunchMark, ProcessId, kill_processes, launch_processes, oom_kills
+from placebench.host.processes import (
+    TOKEN_VARIABLE,
+    LaunchMark,
+    ProcessId,
+    kill_processes,
+    launch_processes,
+    oom_kills,
+    ray_temp_dir,
+)
 from placebench.host.shared_memory import remove_segments
 
 
@@ -19,6 +28,15 @@ def test_oom_kills_are_added_up_over_what_can_be_read(tmp_path: Path) -> None:
     names = ("vmstat", "memory.events", "other", "missing")
     assert oom_kills([tmp_path / name for name in names]) == 5
     assert oom_kills() >= 0
+
+
+@pytest.mark.parametrize(
+    ("temporary", "parent"),
+    [("/scratch/me", "/scratch/me"), ("/scratch/jos\xe9", "/tmp"), ("/scratch/" + "x" * 22, "/tmp")],
+)
+def test_ray_has_a_folder_whose_path_it_can_take(monkeypatch: pytest.MonkeyPatch, temporary: str, parent: str) -> None:
+    monkeypatch.setattr("tempfile.tempdir", temporary)
+    assert ray_temp_dir("0123456789abcdef") == Path(parent, "pb-01234567")
 
 
 def test_a_child_becomes_its_command_and_dies_with_its_parent(tmp_path: Path) -> None:
