@@ -174,12 +174,13 @@ class GrowingLog:
         with open(self.path, "rb", opener=regular) as stream:
             position = self._begin(stream)
             while not self._stop.is_set():
-                is_all = self._ends.is_set()  # before the look at the file, to which nothing is added then
+                # Both before the look at the file, to which nothing is added then.
+                is_all, is_left = self._ends.is_set(), self._is_another(stream, position)
                 if chunk := stream.read(BLOCK_BYTES):
                     position += len(chunk)
                     self.grown = time.monotonic()
                     yield chunk
-                elif self._is_another(stream, position):
+                elif is_left:
                     return
                 elif is_all:
                     self._is_over = True

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from codecs import BOM_UTF8
+from io import BufferedReader
 from pathlib import Path
 
 import pandas as pd
@@ -127,6 +128,25 @@ def test_a_log_that_is_rotated_goes_on(tmp_path: Path, is_deleted: bool, keeps_i
         wait_for(lambda: steps_of(log) == list(range(1, 40)))
         assert log.log is not None
         assert not log.log.flags
+
+
+def test_what_is_written_just_before_a_log_is_put_aside_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, look = tmp_path / "train.log", GrowingLog._is_another
+
+    def rotate_first(self: GrowingLog, stream: BufferedReader, position: int) -> bool:
+        if path.read_text() == lines(1, 3):
+            with path.open("a") as written:
+                written.write(lines(4, 5))
+            path.rename(tmp_path / "train.log.1")
+            path.write_text(lines(6, 7))
+        return look(self, stream, position)
+
+    monkeypatch.setattr(GrowingLog, "_is_another", rotate_first)
+    path.write_text(lines(1, 3))
+    with GrowingLog(path, LOCK, poll_s=0.01) as log:
+        wait_for(lambda: steps_of(log) == [1, 2, 3, 4, 5, 6, 7])
 
 
 def test_a_rotated_log_may_become_another(tmp_path: Path) -> None:
