@@ -106,14 +106,14 @@ def lost_head(trial: Trial) -> bool:
 
 def explain(trial: Trial, end: LaunchEnd, devices: Sequence[Device]) -> LaunchEnd:
     """The end, its reason replaced by the job's own exception where it wrote one, and by the limit that it ran into."""
-    if end.status in (Status.DONE, Status.INTERRUPTED):
+    if end.status is Status.DONE:
         return end
     left, cut = EndFile.read(trial), None
-    if end.status is Status.TIMEOUT:
-        if left is None or left.kind is JobExit.DONE:
-            return end
+    if end.status in (Status.TIMEOUT, Status.INTERRUPTED):
         # It had failed already, and what comes after it did not end.
         cut = _cut_off(end) if _stage(trial) == ENDED else None
+        if left is None or left.kind is JobExit.DONE or (end.status is Status.INTERRUPTED and not cut):
+            return end
         end = LaunchEnd(_EXIT_STATUS.get(left.kind, Status.FAILED))
     told = "; ".join(filter(None, (left.message, left.after, cut))) if left else ""
     reason = with_labels(told or end.reason or "", devices)

@@ -71,16 +71,16 @@ class RunResult:
             InterruptedRunError: the user has stopped it.
             LaunchError: a launch has failed.
         """
-        resume = f"go on with {resuming(self.folder)}"
-        if self.stopped_by is not None:
-            kind = TimeLimitError if self.stopped_by == TIME_LIMIT else InterruptedRunError
-            raise kind(f"{self.stopped_by}: {self.done} of {self.total} launches are done; {resume}")
+        resume, first = f"go on with {resuming(self.folder)}", ""
         if self.failures:
             path, reason = self.failures[0]
-            raise LaunchError(
-                f"{len(self.failures)} of {self.total} launches failed, the first with: {reason} (see"
-                f" {path / 'error.txt'}); {resume}"
-            )
+            first = f"the first with: {reason} (see {path / 'error.txt'})"
+        if self.stopped_by is not None:
+            kind = TimeLimitError if self.stopped_by == TIME_LIMIT else InterruptedRunError
+            failed = f", {len(self.failures)} failed, {first}" if first else ""
+            raise kind(f"{self.stopped_by}: {self.done} of {self.total} launches are done{failed}; {resume}")
+        if first:
+            raise LaunchError(f"{len(self.failures)} of {self.total} launches failed, {first}; {resume}")
 
 
 def execute(

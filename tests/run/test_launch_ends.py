@@ -154,12 +154,24 @@ def test_what_never_ends_after_a_failure_does_not_hide_it(tmp_path: Path, kind: 
     assert explain(trial, silent, ()) == (silent if kind is JobExit.DONE else failed)
 
 
-def test_an_after_that_a_silence_cuts_off_is_told_beside_why_the_command_failed(tmp_path: Path) -> None:
-    trial = Trial(tmp_path)
-    EndFile(kind=JobExit.FAILED, message="Error: bad").write(trial)
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [(Status.TIMEOUT, "no progress for 9 s (after the end)"), (Status.INTERRUPTED, "the time limit has passed")],
+)
+def test_an_after_that_is_cut_off_is_told_beside_why_the_command_failed(
+    tmp_path: Path, status: Status, why: str
+) -> None:
+    trial, cut = Trial(tmp_path), LaunchEnd(status, why)
     Progress(stage=ENDED, step=2, steps=3).write(trial)
-    told = explain(trial, LaunchEnd(Status.TIMEOUT, "no progress for 9 s (after the end)"), ())
-    assert told == LaunchEnd(Status.FAILED, "Error: bad; after was cut off: no progress for 9 s (after the end)")
+    assert explain(trial, cut, ()) == cut  # that of a command which this end has ended
+    EndFile(kind=JobExit.FAILED, message="Error: bad").write(trial)
+    assert explain(trial, cut, ()) == LaunchEnd(Status.FAILED, f"Error: bad; after was cut off: {why}")
+
+
+def test_a_job_that_is_stopped_is_not_said_to_have_failed_by_it(tmp_path: Path) -> None:
+    trial, stopped = Trial(tmp_path), LaunchEnd(Status.INTERRUPTED, "stopped by SIGTERM")
+    EndFile(kind=JobExit.FAILED, message="Error: stopped").write(trial)
+    assert explain(trial, stopped, ()) == stopped
 
 
 @pytest.mark.parametrize("whose", ["CUDA", "HIP", "NCCL"])

@@ -176,6 +176,20 @@ def test_the_time_limit_ends_the_run(tmp_path: Path, temp: Path, monkeypatch: py
     assert_nothing_left(temp)
 
 
+def test_a_run_that_ends_early_tells_what_had_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = """
+    if case == "1 standard":
+        sys.exit(7)
+    print("working", flush=True)
+    time.sleep(300)
+    """
+    pass_time(monkeypatch, lambda: any("working" in log.read_text() for log in tmp_path.rglob("train.log")))
+    result, _ = run(plan(tmp_path, time_limit_s=600.0), body)
+    why = r"0 of 2 launches are done, 1 failed, the first with: failed, the job ended with exit code 7 \(see .*; go on"
+    with pytest.raises(TimeLimitError, match=why):
+        result.raise_unless_done()
+
+
 def test_no_space_left_is_one_line_and_loses_nothing(
     tmp_path: Path, temp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
