@@ -1,12 +1,16 @@
 """Every command of the README runs: `make` targets as a dry run, runs as `--dry-run`, everything else for real."""
 
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from launching import wait_for
 from pages import ROOT, checkout, commands
 from synthetic_run import SyntheticRun
 
@@ -79,6 +83,40 @@ def test_the_log_of_a_demo_replaces_that_of_the_last_one(tmp_path: Path) -> None
     assert done.returncode == 1, done.stderr
     assert (tmp_path / "runs/demo.log").read_text() == f"planned\n\n== {trial}/train.log\nstep:2\n"
     assert sorted(path.name for path in (tmp_path / "runs").glob("demo*")) == ["demo.log"]
+
+
+STOPPABLE = """
+import signal, sys, time
+
+def stop(*_):
+    time.sleep(0.2)
+    print("ended in order")
+    sys.exit(130)
+
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) is not signal.SIG_IGN:
+        signal.signal(number, stop)
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("to_all", [False, True])
+def test_a_signal_to_the_shell_of_a_demo_ends_its_run_first(
+    tmp_path: Path, number: signal.Signals, to_all: bool
+) -> None:
+    environment = checkout(tmp_path)
+    (tmp_path / "bin/placebench").write_text(f"#!{sys.executable}\n{STOPPABLE}")
+    log = tmp_path / "runs/demo.log"
+    command = ["bash", "demo.sh"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True) as demo:
+        wait_for(lambda: log.exists() and log.read_text() == "ready\n")
+        (os.killpg if to_all else os.kill)(demo.pid, number)
+        assert demo.wait() == 130
+        assert log.read_text() == "ready\nended in order\n"
+        with pytest.raises(ProcessLookupError):
+            os.killpg(demo.pid, 0)
 
 
 def test_demo_says_how_to_install(tmp_path: Path) -> None:
