@@ -23,10 +23,21 @@ Examples:
 """
 
 
+class _WithCommand(GroupedCommand):
+    """Takes what stands behind -- as the user's command, as placebench run does, and not as placements."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the words behind -- aside, and parse the others."""
+        before, behind = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        rest = super().parse_args(ctx, before)
+        ctx.params["command"] = tuple(behind)
+        return rest
+
+
 @click.command(
-    cls=GroupedCommand, epilog=_EXAMPLES, short_help="Show which placements are possible here, and where roles go."
+    cls=_WithCommand, epilog=_EXAMPLES, short_help="Show which placements are possible here, and where roles go."
 )
-@click.argument("words", nargs=-1, metavar="[WORD]...", shell_complete=complete_placements)
+@click.argument("words", nargs=-1, metavar="[WORD]... [-- COMMAND...]", shell_complete=complete_placements)
 @option_group(
     "Devices",
     option(
@@ -54,7 +65,11 @@ Examples:
         help="Any workload key; repeatable.",
     ),
     option("--config", type=FilledPath(path_type=Path), metavar="FILE", help="YAML file as of placebench run."),
-    option("--job", metavar="WORD|FILE", help="Print the settings that tell a framework, such as verl, to do so."),
+    option(
+        "--job",
+        metavar="WORD|FILE",
+        help="Print the settings that tell a framework, such as verl, to do so; your command may stand behind --.",
+    ),
 )
 @option_group("Output", verbose_option)
 def placements(words: tuple[str, ...], **given: Any) -> None:

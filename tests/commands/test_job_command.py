@@ -100,6 +100,15 @@ def test_the_settings_of_words_are_printed_to_copy() -> None:
     assert "did you mean 'split'?" in unknown.stderr
 
 
+def test_what_stands_behind_two_dashes_is_a_command_for_placements_too() -> None:
+    with_command = invoke("placements", "--job", "verl", "split:3+1", "--", "bash", "run.sh", "--steps", "3")
+    assert with_command.exit_code == 0, with_command.output
+    assert with_command.stdout == invoke("placements", "--job", "verl", "split:3+1").stdout
+    without_job = invoke("placements", "standard", "--", "bash", "run.sh")
+    assert (without_job.exit_code, without_job.stdout) == (2, "")
+    assert without_job.stderr == "placebench: 'bash run.sh': a command needs --job: name its framework, or command\n"
+
+
 @pytest.mark.parametrize("framework", ADAPTERS)
 def test_a_template_is_a_job_file(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(Path.cwd()))
