@@ -13,6 +13,9 @@ from placebench.spec.auto_rounds import MOST_ROUNDS
 from placebench.spec.legible import shown
 from placebench.telemetry.samples import MAX_HZ
 
+# How much alike an unknown option is to one of the command, whatever else goes by its name, and to a workload key, of
+# which there are many long ones.
+_ALMOST, _LIKE_A_KEY = 0.85, 0.8
 # A rarer sample than this says nothing of a phase.
 _LEAST_HZ = 0.1
 
@@ -88,12 +91,19 @@ def in_words(error: click.UsageError) -> str:
     """What is wrong with a command line; an unknown option comes with what it may have been meant to be."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error.format_message()
+    import difflib
+
     from placebench.spec.nearest import nearest
     from placebench.spec.workload import workload_keys
 
     word = error.option_name.lstrip("-").replace("-", "_")
-    flags = {param.opts[0].lstrip("-").replace("-", "_"): param.opts[0] for param in error.ctx.command.params}
-    meant = nearest(word, (*flags, *(workload_keys() if "set" in flags else ())))
+    options = (param.opts[0] for param in error.ctx.command.params if isinstance(param, click.Option))
+    flags = {name.lstrip("-").replace("-", "_"): name for name in options}
+    keys = workload_keys() if "set" in flags else ()
+    almost = difflib.get_close_matches(word, flags, n=1, cutoff=_ALMOST)
+    meant = almost[0] if almost else nearest(word, (*flags, *keys))
+    if meant in keys and not meant.startswith(word) and nearest(word, (*flags, *keys), _LIKE_A_KEY) != meant:
+        meant = nearest(word, flags)
     if meant is None:
         return error.message
     short = next((name for name, key in WORKLOAD_KEYS.items() if key == meant), meant)

@@ -76,8 +76,14 @@ _BY_NAME: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that an unknown one was most probably meant to be; None where there is none like it."""
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known word that an unknown one was most probably meant to be; None where there is none like it.
+
+    Args:
+        word: the unknown one.
+        known: those that it may have been meant to be.
+        cutoff: how much alike the whole words must be, of 1; parts of them, and other names, no less than `_CLOSE`.
+    """
     import difflib
 
     if len(word) > _LONGEST:
@@ -89,8 +95,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     endings = (".".join(parts[index:]) for index in range(len(parts)))
     best = next((by_name[ending] for ending in endings if ending in by_name), None)
     if best is None:
-        close = difflib.get_close_matches(wanted, plain, n=1) or [
-            by_name[name] for name in difflib.get_close_matches(parts[-1], by_name, n=1, cutoff=_CLOSE)
+        close = difflib.get_close_matches(wanted, plain, n=1, cutoff=cutoff) or [
+            by_name[name] for name in difflib.get_close_matches(parts[-1], by_name, n=1, cutoff=max(cutoff, _CLOSE))
         ]
         begun = (one for one in plain if len(wanted) > 1 and one.startswith(wanted))
         best = next(iter((*close, *begun)), None)

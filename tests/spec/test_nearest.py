@@ -64,6 +64,9 @@ def test_a_key_by_the_names_of_the_field(setting: str, key: str) -> None:
         (f"{RUN} --lr 3", "Did you mean --set optimizer.actor_lr=…?"),
         (f"{RUN} --bs 3", "Did you mean --batch-size?"),
         (f"{RUN} --gpus 3", "Did you mean --devices?"),
+        (f"{RUN} --sample-rate 3", "Did you mean --sample-hz?"),
+        (f"{RUN} --micro-batch-size 3", "Did you mean --set batch.micro_batch_tokens=…?"),
+        ("predict --gpus H200", "Did you mean --gpu?"),
         ("calibrate --max-tokens 3", "Did you mean --max-response-length?"),
         ("calibrate --placement splitt --devices cpu:2", "; did you mean 'split'?"),
         ("check latest --alow host", "Did you mean --allow?"),
@@ -72,6 +75,11 @@ def test_a_key_by_the_names_of_the_field(setting: str, key: str) -> None:
 )
 def test_words_of_every_kind(command: str, meant: str) -> None:
     assert meant in said(command)
+
+
+@pytest.mark.parametrize("option", ["--calibration", "--optimiser", "--reward-weights", "--command"])
+def test_an_unknown_option_is_no_workload_key_that_looks_a_little_like_it(option: str) -> None:
+    assert said(f"{RUN} {option} x") == f"placebench: No such option '{option}'. (see placebench run --help)\n"
 
 
 def test_words_of_a_placement_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
