@@ -15,6 +15,8 @@ from placebench.commands.console import open_console
 from placebench.commands.group import readers_may_leave
 from placebench.commands.options import FilledPath, GroupedCommand, option, option_group, verbose_option
 from placebench.commands.run_options import read_request
+from placebench.errors import UsageError
+from placebench.spec.legible import shown
 
 _EXAMPLES = """\b
 Examples:
@@ -80,7 +82,11 @@ def placements(words: tuple[str, ...], **given: Any) -> None:
     from placebench.plan.catalogue import read_catalogue
     from placebench.plan.job_views import show_settings
     from placebench.plan.views import show_catalogue
+    from placebench.spec.words import preset_of, split_words
 
+    behind = given["command"]
+    if given["job"] is not None and behind and all(map(preset_of, split_words(",".join(behind)))):
+        raise UsageError(f"{shown(' '.join(behind))} stands behind --, where your command does: write it before --")
     request = read_request(given)
     if request.job is not None:
         show_settings(request, words, open_console())
