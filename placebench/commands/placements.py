@@ -25,7 +25,7 @@ Examples:
 """
 
 
-class _WithCommand(GroupedCommand):
+class _BeforeACommand(GroupedCommand):
     """Takes what stands behind -- as the user's command, as placebench run does, and not as placements."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -37,7 +37,7 @@ class _WithCommand(GroupedCommand):
 
 
 @click.command(
-    cls=_WithCommand, epilog=_EXAMPLES, short_help="Show which placements are possible here, and where roles go."
+    cls=_BeforeACommand, epilog=_EXAMPLES, short_help="Show which placements are possible here, and where roles go."
 )
 @click.argument("words", nargs=-1, metavar="[WORD]... [-- COMMAND...]", shell_complete=complete_placements)
 @option_group(
