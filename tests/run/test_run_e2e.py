@@ -132,7 +132,8 @@ def test_a_run_outlives_whatever_of_it_is_killed_until_ctrl_c_which_leaves_nothi
         output, _ = command.communicate(timeout=300)
     assert command.returncode == 130
     assert "the fork server has ended, so workers start as new interpreters" in output
-    assert f"stopped by SIGINT: 0 of 4 launches are done; go on with placebench run --resume {folder}" in output
+    assert "stopped by SIGINT: 0 of 4 launches are done, 3 failed, the first with: failed, ActorDiedError: " in output
+    assert f"; go on with placebench run --resume {folder}" in output
     assert "Traceback" not in output
     assert last.status is Status.INTERRUPTED
     assert list(read_jsonl(first.steps))
