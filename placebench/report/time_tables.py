@@ -151,7 +151,7 @@ def wait_grid(summary: Summary) -> Grid:
                 for cause, *cells in _large_ones(placement, causes)
             ]
     header = ("placement", "pool", "waiting for", "time a step", "share of the step")
-    return Grid("What devices wait for", header, tuple(rows))
+    return Grid("Idle time of each pool by cause", header, tuple(rows))
 
 
 def device_wait_grid(summary: Summary) -> Grid:

@@ -188,7 +188,7 @@ def test_the_report_of_two_runs_says_why(tmp_path: Path) -> None:
     assert [part.difference for part in first.critical_path] == [None] * len(first.critical_path)
     added = sum(part.difference.value for part in other.critical_path if part.difference)
     assert added == pytest.approx((other.quantities[0].value or 0) - (first.quantities[0].value or 0), rel=1e-6)
-    assert "What devices wait for" in (tmp_path / "out" / "report.md").read_text()
+    assert "Idle time of each pool by cause" in (tmp_path / "out" / "report.md").read_text()
     alone = invoke(f"{after}:split")
     assert "In split, cpu:1 (critic_pool) waits" in words(alone.stdout)
 
