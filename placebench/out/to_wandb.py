@@ -50,7 +50,8 @@ def write(run: TrackedRun, where: Path | None) -> str:
         if run.report:
             logged.log_artifact(report)
     _see_that_there_is_room(logged.dir)
-    return f"project {project}, group {run.name}"
+    later = f"; to upload it: wandb sync {Path(logged.dir).parent.parent}/offline-run-*" if logged.offline else ""
+    return f"project {project}, group {run.name}{later}"
 
 
 def _see_that_there_is_room(folder: str) -> None:

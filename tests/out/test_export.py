@@ -41,13 +41,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def export(path: Path, target: str, out: Path, **variables: str) -> None:
-    """By a process of its own, as clients leave threads, processes and settings behind in theirs."""
+def export(path: Path, target: str, out: Path, **variables: str) -> str:
+    """By a process of its own, as clients leave threads, processes and settings behind in theirs; what it says."""
     command = [sys.executable, "-m", "placebench", "export", str(path), "--to", target, "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=out.parent)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{target}: ")
+    return done.stdout
 
 
 def test_the_command_has_every_target() -> None:
@@ -151,7 +152,8 @@ def records_of(file: Path) -> dict[str, list[Any]]:
 
 
 def test_wandb_offline_files_are_read_back_by_its_program(path: Path, tmp_path: Path) -> None:
-    export(path, "wandb", tmp_path / "wandb", WANDB_MODE="offline", HOME=str(tmp_path))
+    told = export(path, "wandb", tmp_path / "wandb", WANDB_MODE="offline", HOME=str(tmp_path))
+    assert told.endswith(f"; to upload it: wandb sync {tmp_path / 'wandb' / 'wandb'}/offline-run-*\n")
     runs = {}
     for file in (tmp_path / "wandb").rglob("*.wandb"):
         records = records_of(file)
