@@ -9,7 +9,7 @@ from placebench.report.brief import print_brief
 from placebench.report.kept import SHARED, kept_summary, read_summary
 from placebench.report.paths import HTML, MARKDOWN, TRACE
 from placebench.report.schema import Summary
-from placebench.report.terminal import print_summary
+from placebench.report.terminal import print_summary, warmup_told
 
 
 def show(run_dir: Path, console: Console, min_effect: float | None = None, *, verbose: bool = False) -> None:
@@ -33,6 +33,9 @@ def show(run_dir: Path, console: Console, min_effect: float | None = None, *, ve
     pages = [file for file in files if not file.endswith(TRACE)]
     if not verbose:
         done = summary.coverage.partition(", started ")[0] + " (raw files left out)" * is_shared
+        # Where launches have more of them than was asked for, that is news.
+        if any((launch.warmup_steps or 0) > summary.method.warmup_steps for launch in summary.launches):
+            done += f", {warmup_told(summary)} left out"
         more = f"{done}. More: show --verbose{', or the report:' if pages else '.'}"
         print_brief(summary, console, more, pages[:1])
         return

@@ -130,10 +130,10 @@ def _how(summary: Summary) -> str:
         more = "Phases that overlap are never added up."
     else:
         more = f"Device load: {summary.method.load}. The report says more."
-    return f"Values: median step of a launch, {_warmup(summary)} left out; mean of the launches. {more}"
+    return f"Values: median step of a launch, {warmup_told(summary)} left out; mean of the launches. {more}"
 
 
-def _warmup(summary: Summary) -> str:
+def warmup_told(summary: Summary) -> str:
     """The warm-up steps of the launches, as one number or a range."""
     found = {launch.warmup_steps for launch in summary.launches if launch.warmup_steps is not None}
     counts = sorted(found or {summary.method.warmup_steps})

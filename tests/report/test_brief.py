@@ -62,6 +62,16 @@ def test_of_a_run_without_a_report_no_file_is_named(tmp_path: Path) -> None:
     assert "trace.json.gz" not in text
 
 
+@pytest.mark.parametrize("slow_steps", [0, 4])
+def test_more_warm_up_than_was_asked_for_is_told(tmp_path: Path, slow_steps: int) -> None:
+    run = SyntheticRun(
+        steps=12, rounds=2, step_pace=lambda round_, _, step: 1.5 if round_ == 2 and step <= slow_steps else 1.0
+    )
+    words = " ".join(invoke("show", run.write(tmp_path / "run")).stdout.split())
+    left_out = ", 2 to 4 warm-up steps left out" if slow_steps else ""
+    assert f"4 of 4 launches done{left_out}. More: show --verbose" in words
+
+
 @pytest.mark.parametrize("is_damaged", [False, True])
 @pytest.mark.parametrize("names", [("standard", "split"), ("standard", "split", LONG)])
 def test_two_and_three_placements_are_one_screen(tmp_path: Path, names: Sequence[str], is_damaged: bool) -> None:
