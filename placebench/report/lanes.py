@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 
+# Less than this share of a row's time cannot be seen.
+VISIBLE = 0.003
 
-def lanes_of(bars: Sequence[tuple[float, float]], least: float) -> list[tuple[int, int]]:
-    """The lane of its row that each bar gets, and of how many: of one where nothing is beside it.
+
+def lanes_of(bars: Sequence[tuple[float, float]], whole: float) -> list[tuple[int, int]]:
+    """The lane of its row that each bar gets, and of how many: of one where nothing is beside it that can be seen.
 
     Args:
-        bars: start and end of each.
-        least: what bars share of less time than this does not set them apart.
+        bars: start and end of each, the end of one that goes on infinite.
+        whole: the row's time.
     """
+    least = VISIBLE * whole
     found = [(0, 1)] * len(bars)
     group: list[int] = []
     ends: list[float] = []  # of each lane of the group

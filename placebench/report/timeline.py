@@ -14,7 +14,7 @@ from placebench.compare.measure.critical_path import Segment, SpanGraph
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.measure.steps import Flags, Step, split_steps
 from placebench.compare.metrics import STEP_TIME
-from placebench.report.lanes import lanes_of
+from placebench.report.lanes import VISIBLE, lanes_of
 from placebench.report.palette import phase_colors
 from placebench.report.style import WIDTH, ink, set_bold_title, whole
 from placebench.spec.bound import RunPlacement
@@ -31,8 +31,6 @@ PATH_WIDTH = 1.8
 IDLE_COLOR = "#ececec"
 # Of a row that is cut into more lanes, for processes that share a device, none is high enough for a label.
 MOST_LABELED_LANES = 2
-# The controller gets a row where its own work is at least this share of the longest step: less cannot be seen.
-VISIBLE = 0.003
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ def _draw_step(axes: Axes, step: Step, devices: list[str], colors: dict[str, str
         spans = np.flatnonzero(_works(step, device) & step.active.any(axis=1))
         begins = [float(starts[step.active[span].argmax()]) for span in spans]
         bars = [(start, start + step.length(step.active[span])) for span, start in zip(spans, begins, strict=True)]
-        for span, (start, end), (lane, lanes) in zip(spans, bars, lanes_of(bars, VISIBLE * longest), strict=True):
+        for span, (start, end), (lane, lanes) in zip(spans, bars, lanes_of(bars, longest), strict=True):
             phase, width, height = str(step.phase[span]), end - start, BAR / lanes
             middle = row - BAR / 2 + (lane + 0.5) * height
             axes.barh(middle, width, left=start, height=height, color=colors[phase], edgecolor="white", linewidth=0.4)

@@ -1,5 +1,6 @@
 """The phases of a step on each device: of the one under way as the job tells them, of the last one as its spans do."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,8 +11,6 @@ from placebench.spec.phases import STEP
 from placebench.telemetry.spans import CONTROLLER
 
 Bar = tuple[str, float, float | None]
-# Bars that share less than this part of the row's time are one behind the other.
-VISIBLE = 0.003
 
 
 def step_under_way(current: LaunchFiles, labels: Mapping[str, str]) -> dict[str, Any] | None:
@@ -28,7 +27,7 @@ def step_under_way(current: LaunchFiles, labels: Mapping[str, str]) -> dict[str,
         for device in one.devices or current.devices_of(one.phase):
             end = None if one.end is None else one.end - start
             bars.append((device, (one.phase, max(0.0, one.start - start), end)))
-    return {"step": progress.step, "now": round(now - start, 3), **_drawn(bars, current, labels)}
+    return {"step": progress.step, **_drawn(bars, now - start, current, labels)}
 
 
 def finished_step(current: LaunchFiles, labels: Mapping[str, str]) -> dict[str, Any] | None:
@@ -45,7 +44,7 @@ def finished_step(current: LaunchFiles, labels: Mapping[str, str]) -> dict[str, 
         # The controller's view of what devices do says nothing more.
         if span is not whole and (span.device != CONTROLLER or span.phase not in mine)
     ]
-    return {"step": step, "now": round(whole.end_mono - whole.start_mono, 3), **_drawn(bars, current, labels)}
+    return {"step": step, **_drawn(bars, whole.end_mono - whole.start_mono, current, labels)}
 
 
 def _start(current: LaunchFiles, step: int) -> float | None:
@@ -54,8 +53,10 @@ def _start(current: LaunchFiles, step: int) -> float | None:
     return next(ends, None)
 
 
-def _drawn(bars: Iterable[tuple[str, Bar]], current: LaunchFiles, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Bars by device, in the order of the placement's devices, and a color for each phase."""
+def _drawn(
+    bars: Iterable[tuple[str, Bar]], now: float, current: LaunchFiles, labels: Mapping[str, str]
+) -> dict[str, Any]:
+    """Bars up to now by device, in the order of the placement's devices, and a color for each phase."""
     rows: dict[str, list[Bar]] = {device: [] for device in (CONTROLLER, *current.placement.devices)}
     for device, (phase, start, end) in bars:
         rows.setdefault(device, []).append((phase, round(start, 4), None if end is None else round(end, 4)))
@@ -63,13 +64,13 @@ def _drawn(bars: Iterable[tuple[str, Bar]], current: LaunchFiles, labels: Mappin
         del rows[CONTROLLER]
     phases = [phase for row in rows.values() for phase, *_ in row]
     return {
-        "rows": [[labels.get(device, device), _in_lanes(row)] for device, row in rows.items()],
+        "now": round(now, 3),
+        "rows": [[labels.get(device, device), _in_lanes(row, now)] for device, row in rows.items()],
         "colors": phase_colors(phases),
     }
 
 
-def _in_lanes(row: list[Bar]) -> list[tuple[Any, ...]]:
+def _in_lanes(row: list[Bar], now: float) -> list[tuple[Any, ...]]:
     """A row's bars, those with others beside them with their lane and the number of lanes behind."""
-    now = max((start if end is None else end for _, start, end in row), default=0.0)
-    lanes = lanes_of([(start, now if end is None else end) for _, start, end in row], VISIBLE * now)
+    lanes = lanes_of([(start, math.inf if end is None else end) for _, start, end in row], now)
     return [bar if one == (0, 1) else (*bar, *one) for bar, one in zip(row, lanes, strict=True)]

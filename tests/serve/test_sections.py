@@ -68,6 +68,18 @@ def test_what_processes_do_at_once_on_one_device_has_lanes(run: GrowingRun) -> N
     ]
 
 
+def test_what_goes_on_has_lanes_beside_what_has_begun_since(run: GrowingRun) -> None:
+    run.add_step()
+    run.be_at(2, ("gen", 101.9, 103.0), ("ref", 103.2, None), ("old_log_prob", 103.4, None))
+    reader = Reader(run.folder.path)
+    reader.look()
+    assert bars(reader.known["timeline"])["cpu:0"] == [
+        ["gen", 0.07, 1.17],
+        ["ref", 1.37, None, 0, 2],
+        ["old_log_prob", 1.57, None, 1, 2],
+    ]
+
+
 def test_only_what_is_new_is_told_and_a_new_reader_is_told_all(run: GrowingRun) -> None:
     run.trial.log.write_text("first\nsecond\n")
     run.add_step(1.5)
