@@ -89,7 +89,7 @@ STOPPABLE = """
 import signal, sys, time
 
 def stop(*_):
-    time.sleep(0.2)
+    time.sleep(0.2)  # as a run ends its processes: a shell that does not wait is gone before
     print("ended in order")
     sys.exit(130)
 
@@ -97,7 +97,7 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(number) is not signal.SIG_IGN:
         signal.signal(number, stop)
 print("ready", flush=True)
-time.sleep(300)
+time.sleep(300)  # goes on until a signal ends it
 """
 
 

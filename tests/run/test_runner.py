@@ -181,7 +181,7 @@ def test_a_run_that_ends_early_tells_what_had_failed(tmp_path: Path, monkeypatch
     if case == "1 standard":
         sys.exit(7)
     print("working", flush=True)
-    time.sleep(300)
+    time.sleep(300)  # the limit ends it at once
     """
     pass_time(monkeypatch, lambda: any("working" in log.read_text() for log in tmp_path.rglob("train.log")))
     result, _ = run(plan(tmp_path, time_limit_s=600.0), body)
