@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -15,7 +15,7 @@ from placebench.telemetry.samples import MAX_HZ
 
 # How much alike an unknown option is to one of the command, whatever else goes by its name, and to a workload key, of
 # which there are many long ones.
-_ALMOST, _LIKE_A_KEY = 0.85, 0.8
+_ALMOST, _LIKE_A_KEY = 0.85, 0.82
 # A rarer sample than this says nothing of a phase.
 _LEAST_HZ = 0.1
 
@@ -101,9 +101,7 @@ def in_words(error: click.UsageError) -> str:
     flags = {name.lstrip("-").replace("-", "_"): name for name in options}
     keys = workload_keys() if "set" in flags else ()
     almost = difflib.get_close_matches(word, flags, n=1, cutoff=_ALMOST)
-    meant = almost[0] if almost else nearest(word, (*flags, *keys))
-    if meant in keys and not meant.startswith(word) and nearest(word, (*flags, *keys), _LIKE_A_KEY) != meant:
-        meant = nearest(word, flags)
+    meant = next(iter(almost), None) or nearest(word, (*flags, *keys), _LIKE_A_KEY) or nearest(word, flags)
     if meant is None:
         return error.message
     short = next((name for name, key in WORKLOAD_KEYS.items() if key == meant), meant)
@@ -182,14 +180,21 @@ class StartingCommand(GroupedCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words; one before -- that belongs to no option would else begin the user's command."""
-        behind = len(args) - args.index("--") - 1 if "--" in args else 0
+        _, behind = split_at_dashes(args)
         rest = super().parse_args(ctx, args)
         words = ctx.params.get("command") or ()
-        if (stray := words[: len(words) - behind]) and not ctx.resilient_parsing:
+        if (stray := words[: len(words) - len(behind)]) and not ctx.resilient_parsing:
             has_placements = any("--placements" in param.opts for param in self.params)
             more = ", and commas between placements" if has_placements else ""
             ctx.fail(f"{shown(' '.join(stray))} is no option: write -- before a command of yours{more}")
         return rest
+
+
+def split_at_dashes(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a command line before the first --, and those behind it."""
+    words = list(args)
+    end = words.index("--") if "--" in words else len(words)
+    return words[:end], words[end + 1 :]
 
 
 def heading_of(param: click.Parameter) -> str:

@@ -13,7 +13,14 @@ from placebench.commands.completion import (
 )
 from placebench.commands.console import open_console
 from placebench.commands.group import readers_may_leave
-from placebench.commands.options import FilledPath, GroupedCommand, option, option_group, verbose_option
+from placebench.commands.options import (
+    FilledPath,
+    GroupedCommand,
+    option,
+    option_group,
+    split_at_dashes,
+    verbose_option,
+)
 from placebench.commands.run_options import read_request
 from placebench.errors import UsageError
 from placebench.spec.legible import shown
@@ -30,7 +37,7 @@ class _BeforeACommand(GroupedCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the words behind -- aside, and parse the others."""
-        before, behind = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        before, behind = split_at_dashes(args)
         rest = super().parse_args(ctx, before)
         ctx.params["command"] = tuple(behind)
         return rest

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from placebench.commands.options import WholeRange, option
+from placebench.commands.options import WholeRange, option, split_at_dashes
 from placebench.commands.outputs import OutputPath
 from placebench.commands.run import run
 from placebench.commands.run_options import read_request
@@ -29,7 +29,7 @@ class _WithCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the words after -- aside, and parse the others."""
-        before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        before, after = split_at_dashes(args)
         ctx.meta["placebench.after"] = tuple(after)
         return super().parse_args(ctx, ["--help" if word == "-h" else word for word in before])
 
