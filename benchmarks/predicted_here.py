@@ -5,9 +5,10 @@
 
 `calibrate` has launches go through a few sizes (see `calibrate_predictor.py`), the first of them with traced steps, and
 writes what all other sizes are expected to take by them: `predictions.json`, and `predictions-one.json` by the first of
-the calibrating sizes alone, in the first launch. `measure` has launches go through the sizes that were predicted, until
-the time is over, and compares: `errors.csv` and `errors-one.csv`. In a checkout it measures only what is committed as
-it is, so that nobody can choose a prediction afterwards. Several folders, each of a model, take turns.
+the calibrating sizes alone, in the first launch. Several models take turns, each in a folder of its own below `--into`,
+so that slow minutes of the host fall on all of them. `measure` has launches go through the sizes that were predicted,
+until the time is over, and compares: `errors.csv` and `errors-one.csv`. In a checkout it measures only what is
+committed as it is, so that nobody can choose a prediction afterwards. Several folders, each of a model, take turns.
 
     python benchmarks/predicted_here.py predict qwen2.5-0.5b:ppo:16384 --by CALIBRATION --into predictions.json
 
@@ -30,7 +31,7 @@ from predicted_runs import ROOM_S, Configuration, cases_by_name, compare, predic
 from sizes_launch import size_of
 
 from placebench.host.devices import discover
-from placebench.record.calibration_file import read_calibration
+from placebench.record.calibration_file import CalibrationFile, read_calibration
 from placebench.record.folder import RunFolder
 from placebench.report.calibrations import load_calibration
 
@@ -75,7 +76,7 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("model", metavar="MODEL:ALGORITHM:TOKENS")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL:ALGORITHM:TOKENS...")
 @click.option("--into", required=True, type=click.Path(path_type=Path), help="Folder for calibration and predictions.")
 @_SECONDS
 @_STEPS
@@ -86,10 +87,10 @@ def main() -> None:
     default=1,
     show_default=True,
     type=click.IntRange(1),
-    help="One launch can be slower than another as a whole: several even that out.",
+    help="Of each model. One can be slower than another as a whole: several even that out.",
 )
 def calibrate(
-    model: str,
+    models: tuple[str, ...],
     into: Path,
     seconds: float,
     steps: int,
@@ -101,27 +102,31 @@ def calibrate(
     begin, is_gpu = time.monotonic(), discover()[0].kind == "gpu"
     calibrating, predicted = (CALIBRATING, PREDICTED) if is_gpu else (SMALL_CALIBRATING, SMALL_PREDICTED)
     traced = TRACED if is_gpu else ()
-    if old := next(into.glob("calibration-*.json"), None):
-        raise click.ClickException(f"--into {into}: {old.name} is there from another time: name a new folder")
-    into.mkdir(parents=True, exist_ok=True)
+    folders = {model: into if len(models) == 1 else into / model.replace(":", "-") for model in models}
+    for folder in folders.values():
+        if old := next(folder.glob("calibration-*.json"), None):
+            raise click.ClickException(f"--into {into}: {old.name} is there from another time: name a new folder")
+        folder.mkdir(parents=True, exist_ok=True)
     asked = len(calibrating) + len(traced)
-    files = []
-    for number in range(1, launches + 1):
-        name = f"calibration-{model.replace(':', '-')}{f'-{number}' if number > 1 else ''}.json"
-        share = FIRST_SHARE if number == 1 else 1.0
-        left = (seconds - (time.monotonic() - begin)) * share / (share + launches - number)
+    waiting = [
+        (number, model, FIRST_SHARE if number == 1 else 1.0) for number in range(1, launches + 1) for model in models
+    ]
+    files: dict[str, list[CalibrationFile]] = {model: [] for model in models}
+    for done, (number, model, share) in enumerate(waiting):
+        file = folders[model] / f"calibration-{model.replace(':', '-')}{f'-{number}' if number > 1 else ''}.json"
+        left = (seconds - (time.monotonic() - begin)) * share / sum(other for *_, other in waiting[done:])
         words = [*_words("--trace" if number == 1 else "--point", traced), *_words("--set", settings)]
-        if not _launch(model, into / name, calibrating, words, steps, left):
-            continue
-        files.append(read_calibration(into / name))
-        if len(files[-1].cases) < asked:
-            print(f"{name}: only {len(files[-1].cases)} of {asked} sizes had time: give it more --seconds", flush=True)
-    if not files:
-        raise click.ClickException("nothing was measured to predict by; see above")
-    configurations = [_configuration(model, point) for point in points or predicted]
-    predict_all(files, configurations, into / "predictions.json", settings)
-    first = files[0].model_copy(update={"cases": files[0].cases[:1]})
-    predict_all([first], configurations, into / "predictions-one.json", settings)
+        if _launch(model, file, calibrating, words, steps, left):
+            files[model].append(read_calibration(file))
+            if (had := len(files[model][-1].cases)) < asked:
+                print(f"{file.name}: only {had} of {asked} sizes had time: give it more --seconds", flush=True)
+    if nothing := [model for model, found in files.items() if not found]:
+        raise click.ClickException(f"nothing was measured to predict {' and '.join(nothing)} by; see above")
+    for model, found in files.items():
+        configurations = [_configuration(model, point) for point in points or predicted]
+        predict_all(found, configurations, folders[model] / "predictions.json", settings)
+        first = found[0].model_copy(update={"cases": found[0].cases[:1]})
+        predict_all([first], configurations, folders[model] / "predictions-one.json", settings)
     print(f"{into.name}: calibrated in {time.monotonic() - begin:.0f} s", flush=True)
 
 

@@ -121,6 +121,30 @@ def test_several_launches_calibrate_together(tmp_path: Path, monkeypatch: pytest
     assert all(1.2 < more / less < 1.8 for less, more in zip(alone, together, strict=True))
 
 
+def test_models_take_turns_in_calibrating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow minutes of the host fall on both."""
+    whole, asked = read_calibration(CALIBRATED), []
+
+    def launch(model: str, into: Path, *rest: object) -> bool:
+        asked.append(f"{into.parent.name}/{into.name}")
+        into.write_text(whole.model_dump_json(), encoding="utf-8")
+        return True
+
+    monkeypatch.setattr("predicted_here._launch", launch)
+    words = ["calibrate", "qwen2.5-0.5b:ppo:16384", "tiny:grpo:8192", "--into", str(tmp_path), "--launches", "2"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    assert asked == [
+        "qwen2.5-0.5b-ppo-16384/calibration-qwen2.5-0.5b-ppo-16384.json",
+        "tiny-grpo-8192/calibration-tiny-grpo-8192.json",
+        "qwen2.5-0.5b-ppo-16384/calibration-qwen2.5-0.5b-ppo-16384-2.json",
+        "tiny-grpo-8192/calibration-tiny-grpo-8192-2.json",
+    ]
+    for name, model in (("qwen2.5-0.5b-ppo-16384", "qwen2.5-0.5b:ppo:16384"), ("tiny-grpo-8192", "tiny:grpo:8192")):
+        content = json.loads((tmp_path / name / "predictions.json").read_text(encoding="utf-8"))
+        assert {one["model"] for one in content["predictions"].values()} == {model}
+
+
 def _slower(case: MeasuredCase, times: float) -> Iterator[MeasuredPhase]:
     for phase in case.phases:
         yield phase.model_copy(update={"seconds": phase.seconds * times})
