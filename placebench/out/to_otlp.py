@@ -22,7 +22,7 @@ from placebench.version import __version__
 _SCOPE = {"name": "placebench", "version": __version__}
 _INTERNAL = 1
 # Units of UCUM, which OpenTelemetry writes, by ours.
-_UCUM = {"1": "1", "B": "By", "B/s": "By/s", "MHz": "MHz", "W": "W", "°C": "Cel"}
+_UCUM = {"1": "1", "B": "By", "B/s": "By/s", "MHz": "MHz", "W": "W", "s": "s", "°C": "Cel"}
 _UNITS = {quantity.key: _UCUM[quantity.unit] for quantity in QUANTITIES if quantity.unit in _UCUM}
 
 

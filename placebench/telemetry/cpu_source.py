@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from placebench.telemetry.core_pace import CorePace
 from placebench.telemetry.samples import Line, device_line, keys_of
 from placebench.telemetry.spans import CONTROLLER, SpanClock
 
@@ -44,6 +45,7 @@ class CpuSource:
         self._clock = clock
         self._series = {device: _CpuSeries(device, count) for device, count in {**cores, CONTROLLER: 1}.items()}
         self._stolen = _StolenTime()
+        self._pace = CorePace(clock)
         self._children_due = clock.mono()
 
     def header(self) -> dict[str, Any]:
@@ -62,10 +64,13 @@ class CpuSource:
         for entry in self._added():
             if entry.device in self._series:
                 self._series[entry.device].add_worker(entry.pid)
+            if entry.device != CONTROLLER:
+                self._pace.add(entry.pid)
         self._find_children()
         for series in self._series.values():
-            of_host = {"stolen": self._stolen.share()} if series.device == CONTROLLER else {}
-            yield series.sample(self._clock) | of_host
+            of_host = series.device == CONTROLLER
+            values = {"stolen": self._stolen.share(), "core_loop_s": self._pace.loop_s()} if of_host else {}
+            yield series.sample(self._clock) | values
 
     def keep_up(self) -> Iterator[dict[str, Any]]:
         """Nothing is kept that could be lost or would be left to report."""

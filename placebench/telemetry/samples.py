@@ -92,6 +92,11 @@ QUANTITIES: tuple[Quantity, ...] = (
         "of the CPU time that the host wanted since the previous sample, the share that its hypervisor gave to other"
         " guests; of the controller alone, null on CPU devices",
     ),
+    Quantity(
+        "core_loop_s", "s", _CPU,
+        "CPU time of a fixed loop, the least of three, on the core that a process of the job last ran on, of one"
+        " process after the other; once a second; of the controller alone, null on CPU devices",
+    ),
     Quantity("memory_reserved_bytes", "B", _NVML, "reserved by the driver, at the sample"),
     Quantity("temperature_c", "°C", _NVML, "of the GPU, once a second"),
     Quantity("clock_sm_mhz", "MHz", _NVML, "of the SMs, at the sample"),

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,41 @@ def test_cpu_time_that_other_guests_got_is_told(tmp_path: Path, share: float | N
         for name in ("standard", "split")
         if is_told
     ]
+
+
+@pytest.mark.parametrize(
+    ("loops", "words"),
+    [
+        (("standard", (40e-6, 44e-6)), None),
+        # Once is no tenth of the samples.
+        (("standard", (40e-6, 40e-6, 40e-6, 40e-6, 40e-6, 40e-6, 40e-6, 40e-6, 40e-6, 40e-6, 400e-6)), None),
+        (("standard", (40e-6, 40e-6, 40e-6, 72e-6)), "1.2 times as slow as at their best"),
+        (("split", (40e-6, 72e-6, 72e-6, 72e-6)), "1.6 times as slow as at their best"),
+    ],
+)
+def test_cores_that_are_slower_than_at_their_best_are_told(
+    tmp_path: Path, loops: tuple[str, tuple[float, ...]], words: str | None
+) -> None:
+    path = gpu_run().write(tmp_path / "run")
+    name, takes = loops
+    for file in path.glob(f"trials/*-{name}/devices.jsonl"):
+        lines, times = list(read_jsonl(file)), cycle(takes)
+        with file.open("w") as stream:
+            for line in lines:
+                append_jsonl(stream, line | {"core_loop_s": next(times)} if line["kind"] == "sample" else line)
+    found = list(caveats(compare_run(path)))
+    expected = (
+        f"{name}: the cores that the job ran on were {words}, 1.8 times in a tenth of the samples: others share them,"
+        " or their clocks change, and what waits for the host varies with them"
+    )
+    assert found == ([expected] if words else [])
+
+
+def test_cores_that_are_slower_in_one_launch_are_told_with_it(tmp_path: Path) -> None:
+    path = rewrite_samples(gpu_run(rounds=2).write(tmp_path / "run"), "01-standard", core_loop_s=40e-6)
+    rewrite_samples(path, "02-standard", core_loop_s=64e-6)
+    (told,) = caveats(compare_run(path))
+    assert "1.3 times as slow as at their best (1.0 to 1.6 by launch), 1.6 times in a tenth" in told
 
 
 def rewrite_samples(path: Path, trials: str, **values: Any) -> Path:

@@ -1,6 +1,6 @@
 """States of devices and host that can decide a comparison in place of the placements: clocks, limits, others."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,11 @@ LIMITED_SHARE = 0.05
 CLOCK_DIFFERENCE = 0.02
 # Share of the CPU time wanted from which it is worth a word that others got it.
 STOLEN_SHARE = 0.02
+# How much slower than at their best cores are on average, and in a tenth of the samples, from which it is worth a word.
+# What counts as their best is the sample of this rank, for one alone may be off; fewer samples tell nothing.
+SLOWER_CORES, SLOWEST_CORES = 1.15, 1.3
+BEST_CORES = 0.05
+LEAST_LOOPS = 20
 
 
 def hardware_warnings(comparison: Comparison) -> Iterator[str]:
@@ -30,6 +35,7 @@ def hardware_warnings(comparison: Comparison) -> Iterator[str]:
         joined = pd.concat(samples) if samples else pd.DataFrame()
         yield from _limits(side, joined)
         yield from _stolen(side, joined)
+        yield from _slow_cores(side, samples)
         yield from slow_clocks(side, joined)
         yield from slow_devices(side)
         for launch, measured in zip(side.launches, samples, strict=True):
@@ -62,6 +68,25 @@ def _stolen(side: RunSide, samples: pd.DataFrame) -> Iterator[str]:
         yield (
             f"{side.name}: the hypervisor gave other guests {quantity(share, '1')} of the CPU time that this host"
             " wanted: what waits for the host varies with them"
+        )
+
+
+def _slow_cores(side: RunSide, samples: Sequence[pd.DataFrame]) -> Iterator[str]:
+    """Cores that were slower than at their best: of one host, as others may have other cores."""
+    loops = [launch["core_loop_s"].dropna() for launch in samples if "core_loop_s" in launch]
+    joined = pd.concat(loops) if loops else pd.Series(dtype=float)
+    if len(joined) < LEAST_LOOPS or len({device.node for device in side.run.devices.values()}) > 1:
+        return
+    best = float(joined.quantile(BEST_CORES))
+    mean, worst = float(joined.mean()) / best, float(joined.quantile(0.9)) / best
+    if mean >= SLOWER_CORES and worst >= SLOWEST_CORES:
+        means = sorted(float(launch.mean()) / best for launch in loops if len(launch))
+        least, most = number(means[0], 2), number(means[-1], 2)
+        by_launch = f" ({least} to {most} by launch)" if least != most else ""
+        yield (
+            f"{side.name}: the cores that the job ran on were {number(mean, 2)} times as slow as at their best"
+            f"{by_launch}, {number(worst, 2)} times in a tenth of the samples: others share them, or their clocks"
+            " change, and what waits for the host varies with them"
         )
 
 
