@@ -33,6 +33,7 @@ from sizes_launch import size_of
 from placebench.host.devices import discover
 from placebench.record.calibration_file import CalibrationFile, read_calibration
 from placebench.record.folder import RunFolder
+from placebench.record.writing import append_jsonl, read_jsonl
 from placebench.report.calibrations import load_calibration
 
 # They reach as far as what is predicted: small and large batches, short and long sequences. Those that are traced tell
@@ -200,8 +201,8 @@ def _read(path: Path) -> _Asked:
 def _launch(model: str, into: Path, points: Sequence[str], words: Sequence[str], steps: int, seconds: float) -> bool:
     """A launch that goes through sizes; what it has measured when it ends counts, however it ends.
 
-    Leaves the calibration file, and beside it the log of steps and the kernels of those that were traced. Says whether
-    there is a calibration.
+    Leaves the calibration file, and beside it the log of steps, the kernels of those that were traced, and how fast the
+    job's cores were meanwhile. Says whether there is a calibration.
     """
     into.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pb-") as folder:
@@ -217,7 +218,17 @@ def _launch(model: str, into: Path, points: Sequence[str], words: Sequence[str],
                 for kept in (trial.steps, trial.kernels):
                     if kept.exists():
                         shutil.copyfile(kept, into.with_name(f"{into.stem}-{kept.name}"))
+                if trial.device_samples.exists():
+                    _keep_cores(trial.device_samples, into.with_name(f"{into.stem}-cores.jsonl"))
     return into.exists()
+
+
+def _keep_cores(samples: Path, into: Path) -> None:
+    """Of the samples of a launch, how fast the job's cores were."""
+    with into.open("w", encoding="utf-8") as stream:
+        for line in read_jsonl(samples):
+            if line.get("core_loop_s") is not None:
+                append_jsonl(stream, {key: line[key] for key in ("mono", "core_loop_s")})
 
 
 def _words(option: str, values: Sequence[str]) -> list[str]:

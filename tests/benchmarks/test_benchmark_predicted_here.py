@@ -17,6 +17,7 @@ from sizes_launch import SizesJob
 from synthetic_run import SyntheticRun
 
 from placebench.record.calibration_file import MeasuredCase, MeasuredPhase, read_calibration
+from placebench.record.writing import read_jsonl
 
 CALIBRATED = ROOT / "runs/reference/calibration/here/qwen2.5-0.5b-ppo-16384/calibration-qwen2.5-0.5b-ppo-16384.json"
 SIZES = ("8x256+256", "16x3072+1024")
@@ -160,7 +161,9 @@ def test_the_kernels_of_its_traced_steps_are_kept(tmp_path: Path, monkeypatch: p
             return run(command, **options)
         into = Path(command[command.index("--into") + 1])
         shutil.copyfile(CALIBRATED, into / CALIBRATED.name)
-        SyntheticRun({"standard": STANDARD}, rounds=1, kernels=kernels).write(into / "runs" / "sizes")
+        SyntheticRun({"standard": STANDARD}, rounds=1, kernels=kernels, samples={"core_loop_s": 4e-5}).write(
+            into / "runs" / "sizes"
+        )
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr("predicted_here.subprocess.run", launch)
@@ -170,6 +173,9 @@ def test_the_kernels_of_its_traced_steps_are_kept(tmp_path: Path, monkeypatch: p
     kept = (tmp_path / "0.5b" / f"{CALIBRATED.stem}-kernels.jsonl").read_text(encoding="utf-8")
     assert list(map(json.loads, kept.splitlines())) == kernels
     assert (tmp_path / "0.5b" / f"{CALIBRATED.stem}-steps.jsonl").exists()
+    cores = list(read_jsonl(tmp_path / "0.5b" / f"{CALIBRATED.stem}-cores.jsonl"))
+    assert cores
+    assert all(set(line) == {"mono", "core_loop_s"} and line["core_loop_s"] == 4e-5 for line in cores)
 
 
 def test_one_launch_goes_through_the_sizes_of_one_model(tmp_path: Path) -> None:
