@@ -25,7 +25,7 @@ STOLEN_SHARE = 0.02
 # What counts as their best is the sample of this rank, for one alone may be off; fewer samples tell nothing.
 SLOWER_CORES, SLOWEST_CORES = 1.15, 1.3
 BEST_CORES = 0.05
-LEAST_LOOPS = 50
+LEAST_LOOPS = 20
 
 
 def hardware_warnings(comparison: Comparison) -> Iterator[str]:
