@@ -9,6 +9,7 @@ the calibrating sizes alone, in the first launch. Several models take turns, eac
 so that slow minutes of the host fall on all of them. `measure` has launches go through the sizes that were predicted,
 until the time is over, and compares: `errors.csv` and `errors-one.csv`. In a checkout it measures only what is
 committed as it is, so that nobody can choose a prediction afterwards. Several folders, each of a model, take turns.
+`errors-cores.csv` has the same predictions for cores as fast as they were while each size was measured.
 
     python benchmarks/predicted_here.py predict qwen2.5-0.5b:ppo:16384 --by CALIBRATION --into predictions.json
 
@@ -22,17 +23,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import click
-from predicted_runs import ROOM_S, Configuration, cases_by_name, compare, predict_all
+from predicted_runs import ROOM_S, Configuration, cases_by_name, compare, predict_all, size_of_case
 from sizes_launch import size_of
 
 from placebench.host.devices import discover
-from placebench.record.calibration_file import CalibrationFile, read_calibration
-from placebench.record.folder import RunFolder
+from placebench.record.calibration_file import CalibrationFile, MeasuredCase, read_calibration
+from placebench.record.folder import RunFolder, Trial
 from placebench.record.writing import append_jsonl, read_jsonl
 from placebench.report.calibrations import load_calibration
 
@@ -173,6 +175,19 @@ def measure(folders: tuple[Path, ...], into: Path, seconds: float, steps: int, l
         compare(one.path, found, results / "errors.csv")
         if (alone := one.path.with_name("predictions-one.json")).exists():
             compare(alone, found, results / "errors-one.csv")
+        _compare_by_cores(one, found, results)
+
+
+def _compare_by_cores(asked: _Asked, measured: Mapping[str, Sequence[MeasuredCase]], results: Path) -> None:
+    """Predict anew, for cores as fast as they were when each size was measured, and compare."""
+    files = [read_calibration(one) for one in sorted(asked.path.parent.glob("calibration-*.json"))]
+    known = {name: [case.core_loop_s for case in cases if case.core_loop_s] for name, cases in measured.items()}
+    loops = {name: fmean(found) for name, found in known.items() if found}
+    if loops and any(case.core_loop_s for file in files for case in file.cases):
+        print("with the cores as fast as they were:", flush=True)
+        configurations = [_configuration(asked.model, point) for point in asked.points]
+        predict_all(files, configurations, results / "predictions-cores.json", asked.settings, loops)
+        compare(results / "predictions-cores.json", measured, results / "errors-cores.csv")
 
 
 def _read(path: Path) -> _Asked:
@@ -218,17 +233,36 @@ def _launch(model: str, into: Path, points: Sequence[str], words: Sequence[str],
                 for kept in (trial.steps, trial.kernels):
                     if kept.exists():
                         shutil.copyfile(kept, into.with_name(f"{into.stem}-{kept.name}"))
-                if trial.device_samples.exists():
-                    _keep_cores(trial.device_samples, into.with_name(f"{into.stem}-cores.jsonl"))
+                if into.exists() and trial.steps.exists() and trial.device_samples.exists():
+                    _note_cores(trial, into)
     return into.exists()
 
 
-def _keep_cores(samples: Path, into: Path) -> None:
-    """Of the samples of a launch, how fast the job's cores were."""
-    with into.open("w", encoding="utf-8") as stream:
-        for line in read_jsonl(samples):
-            if line.get("core_loop_s") is not None:
-                append_jsonl(stream, {key: line[key] for key in ("mono", "core_loop_s")})
+def _note_cores(trial: Trial, into: Path) -> None:
+    """Note how fast the job's cores were: in a file beside the calibration, and in the calibration for each size."""
+    samples = [line for line in read_jsonl(trial.device_samples) if line.get("core_loop_s") is not None]
+    with into.with_name(f"{into.stem}-cores.jsonl").open("w", encoding="utf-8") as stream:
+        for line in samples:
+            append_jsonl(stream, {key: line[key] for key in ("mono", "core_loop_s")})
+    loops: dict[str, list[float]] = {}
+    for size, begin, end in _timed_steps(trial):
+        loops.setdefault(size, []).extend(line["core_loop_s"] for line in samples if begin <= line["mono"] <= end)
+    file = read_calibration(into)
+    cases = [
+        case.model_copy(update={"core_loop_s": fmean(found) if (found := loops.get(size_of_case(case))) else None})
+        for case in file.cases
+    ]
+    file.model_copy(update={"cases": tuple(cases)}).write(into)
+
+
+def _timed_steps(trial: Trial) -> Iterator[tuple[str, float, float]]:
+    """Size, begin and end of each step that was timed: neither the first of all, nor a size's first, nor traced."""
+    traced = {row["step"] for row in read_jsonl(trial.kernels)} if trial.kernels.exists() else set()
+    seen = set()
+    for row in list(read_jsonl(trial.steps))[1:]:
+        if row["size"] in seen and row["step"] not in traced:
+            yield row["size"], row["mono"] - row["metrics"]["timing_s/step"], row["mono"]
+        seen.add(row["size"])
 
 
 def _words(option: str, values: Sequence[str]) -> list[str]:

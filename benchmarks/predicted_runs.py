@@ -91,15 +91,26 @@ def predict_all(
     configurations: Sequence[Configuration],
     into: Path,
     settings: Sequence[str] = (),
+    core_loops: Mapping[str, float] | None = None,
 ) -> None:
-    """Write what each configuration is expected to take, by these settings beside it, and print the file's hash."""
+    """Write what each configuration is expected to take, by these settings beside it, and print the file's hash.
+
+    Args:
+        files: what was measured.
+        configurations: what to predict.
+        into: the file to write.
+        settings: of the workload.
+        core_loops: how fast the cores are, as `core_loop_s` of a sample, by the configuration's name; None for as fast
+            as those that were measured.
+    """
     file = files[0]
     device = Device("0", file.kind, 0, "node", file.device, file.device_bytes, tuple(range(file.device_cores)))
     predictions = {}
     for configuration in configurations:
         workload = build_workload(merge(_content(configuration), parse_settings(settings)))
         shapes = job_shapes(workload)
-        model = StepModel(PhaseModel(workload, shapes, files, device), (device,))
+        loop_s = core_loops and core_loops.get(_name(configuration))
+        model = StepModel(PhaseModel(workload, shapes, files, device, core_loop_s=loop_s or None), (device,))
         step = model.step(parse_placement(_word(configuration), [1], has_critic=workload.algorithm.has_critic))
         (memory,) = model.memory(step.placement).values()
         model_word = ":".join((*configuration[:2], str(configuration[-1])))

@@ -23,7 +23,7 @@ class Measured:
     work: RankWork | None
     """None where that is not known."""
     parts: PhaseParts | None
-    """Those of the work, likewise."""
+    """Those of the work, on the cores that it was measured on; likewise."""
     is_same: bool
     """Whether it is the work that is asked for."""
     is_of_launch: bool
@@ -32,10 +32,16 @@ class Measured:
     """Whether it ran on devices like those that are asked about."""
     crosses: bool
     """Whether its devices were of several nodes."""
+    cores_took: float
+    """How many times as long the host's cores took for anything as on average over all that was measured."""
 
 
 def measured_phases(
-    file: CalibrationFile, *, is_of_device: bool, is_same: Callable[[MeasuredCase], bool]
+    file: CalibrationFile,
+    *,
+    is_of_device: bool,
+    is_same: Callable[[MeasuredCase], bool],
+    cores_took: Callable[[MeasuredCase], float],
 ) -> Iterator[Measured]:
     """The phases of a calibration of which it is known on how many devices they ran.
 
@@ -43,19 +49,20 @@ def measured_phases(
         file: the calibration.
         is_of_device: whether it is of devices like those that are asked about.
         is_same: whether a case is of the work that is asked about.
+        cores_took: how many times as long the cores took, while a case was measured, as on average.
     """
     peak = device_peak(file.device) if file.kind == "gpu" else cpu_peak(file.device_cores)
     for case in file.cases:
         is_of_launch = case.step_s is not None
         # A benchmark's time is no launch's, though the work was the same.
         is_asked = is_same(case) and is_of_launch and is_of_device
-        workload = workload_of_case(case)
+        workload, times = workload_of_case(case), cores_took(case)
         for phase in case.phases:
             if phase.name in PHASE and tells_devices(case, phase):
                 nodes = file.nodes if phase.devices > file.device_count // file.nodes else 1
                 work = _work_of(case, phase, nodes, workload, file) if peak else None
-                parts = _parts_of(case, phase, work, peak, file) if work and peak else None
-                yield Measured(phase, work, parts, is_asked, is_of_launch, is_of_device, nodes > 1)
+                parts = _parts_of(case, phase, work, peak, file).on_cores(times) if work and peak else None
+                yield Measured(phase, work, parts, is_asked, is_of_launch, is_of_device, nodes > 1, times)
 
 
 def tells_devices(case: MeasuredCase, phase: MeasuredPhase) -> bool:

@@ -22,7 +22,7 @@ With checkpointed activations an update's blocks go forward twice.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +92,8 @@ FACTORS: Mapping[Activity, Mapping[str, Factor]] = {
 # On CPU devices little is known of the rates themselves.
 CPU_SPREAD = 1.0
 _FUNCTION = FACTORS[Activity.ARITHMETIC]
+# The factors of what the host's cores do.
+_OF_CORES = frozenset({"step", "sequence", "phase", "block", "update", "micro-batch"})
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,13 @@ class PhaseParts:
     """Seconds of collectives that nothing hides, shape (names,)."""
     collective: Array = field(default_factory=lambda: np.zeros(1))
     """Seconds of all collectives of one unit, shape (kinds,); what of them is longer than its kernels shows."""
+
+    def on_cores(self, times: float) -> "PhaseParts":
+        """The same on cores that take so many times as long for what the host does."""
+        if times == 1:
+            return self
+        columns = np.array([times if name in _OF_CORES else 1.0 for name in self.names])
+        return replace(self, host=self.host * columns, beyond=self.beyond * columns)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from math import inf, isnan, log, nan
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,8 @@ class PhaseModel:
         device: one of those that are asked about. Where its peak is not known, only what was measured of the same work
             can be scaled.
         per_node: devices of a node.
+        core_loop_s: CPU time of the sampler's loop on the cores that are asked about (`telemetry.core_pace`); None for
+            those that were measured, on average.
     """
 
     workload: Workload | None
@@ -87,6 +90,7 @@ class PhaseModel:
     calibrations: Sequence[CalibrationFile]
     device: Device
     per_node: int = 8
+    core_loop_s: float | None = None
     _known: dict[tuple[str, int, int, int], PhaseSeconds] = field(default_factory=dict, repr=False)
     _factors: dict[tuple[str, ModelShape | None, bool], Array] = field(default_factory=dict, repr=False)
 
@@ -160,8 +164,8 @@ class PhaseModel:
     def _find(self, name: str, devices: int, nodes: int, shared_by: int) -> PhaseSeconds:
         same = [one for one in self._measured(name) if one.is_same and engine_size(one.phase) == shared_by]
         alike = [one for one in same if one.crosses == (nodes > 1)]
-        if exact := [one.phase for one in alike if one.phase.devices == devices]:
-            return _mean(exact)
+        if exact := [one for one in alike if one.phase.devices == devices]:
+            return _mean([self._on_cores(name, one) for one in exact])
         is_traced = any(one.phase.kernel_s is not None for one in alike)
         sizes = {one.phase.devices for one in alike}
         if not is_traced and len(sizes) > 1:
@@ -174,6 +178,15 @@ class PhaseModel:
         found = split(parts, self._scaled(name, of_same=bool(same)))
         by, basis = (1.0, Basis.SCALED) if same else (self._correction(name, work, parts.names), Basis.MODELLED)
         return PhaseSeconds(by * found.kernels, by * found.exposed, by * found.host, by * found.total, basis)
+
+    def _on_cores(self, name: str, one: Measured) -> MeasuredPhase:
+        """What a phase would have taken on the cores that are asked about: by as much as its parts would."""
+        times = self._cores_take / one.cores_took
+        if one.parts is None or times == 1:
+            return one.phase
+        factors = self._scaled(name, of_same=True)
+        there, here = (split(parts, factors).total for parts in (one.parts, one.parts.on_cores(times)))
+        return one.phase.model_copy(update={"seconds": one.phase.seconds * here / there}) if there else one.phase
 
     def _correction(self, name: str, work: RankWork, names: tuple[str, ...]) -> float:
         """What launches of nearly this work say of what the formulas give."""
@@ -229,9 +242,32 @@ class PhaseModel:
         """All that was measured, by phase."""
         found: dict[str, list[Measured]] = {}
         for file in self.calibrations:
-            for one in measured_phases(file, is_of_device=self._is_of_device(file), is_same=self.is_same):
+            of_device = self._is_of_device(file)
+            for one in measured_phases(file, is_of_device=of_device, is_same=self.is_same, cores_took=self._cores_took):
                 found.setdefault(one.phase.name, []).append(one)
         return found
+
+    def _cores_took(self, case: MeasuredCase) -> float:
+        """How many times as long cores took while a case was measured as on average; 1 where nothing tells."""
+        return case.core_loop_s / self._loop_s if case.core_loop_s and self._loop_s else 1.0
+
+    @property
+    def _cores_take(self) -> float:
+        """How many times as long the cores that are asked about take."""
+        return self.core_loop_s / self._loop_s if self.core_loop_s and self._loop_s else 1.0
+
+    @cached_property
+    def _loop_s(self) -> float | None:
+        """The loop's time, mean of the cases; None where no Python, or several, had measured it."""
+        loops = [
+            (_minor(file.versions.get("python")), case.core_loop_s)
+            for file in self.calibrations
+            for case in file.cases
+            if case.core_loop_s
+        ]
+        if len({python for python, _ in loops}) != 1:
+            return None
+        return fmean(seconds for _, seconds in loops)
 
     def _is_of_device(self, file: CalibrationFile) -> bool:
         """Whether devices like those that are asked about were measured."""
@@ -289,7 +325,13 @@ class PhaseModel:
         assert self.shapes is not None
         assert self.peak is not None
         engine = engine_kernels(self.shapes.actor, self.device.name, self.peak, work.shared_by)
-        return parts_of(work, self.peak, engine, is_function=self._is_function(work.phase.name))
+        parts = parts_of(work, self.peak, engine, is_function=self._is_function(work.phase.name))
+        return parts.on_cores(self._cores_take)
+
+
+def _minor(version: str | None) -> str:
+    """Of a version, what decides how fast a loop is."""
+    return ".".join((version or "").split(".")[:2])
 
 
 def _mean(phases: Sequence[MeasuredPhase]) -> PhaseSeconds:

@@ -173,8 +173,9 @@ class StepModel:
             return self.phases
         workload = placed_workload(self.phases.workload, placement)
         if workload not in self._placed:
+            model = self.phases
             self._placed[workload] = PhaseModel(
-                workload, self.phases.shapes, self.phases.calibrations, self.phases.device, self.phases.per_node
+                workload, model.shapes, model.calibrations, model.device, model.per_node, model.core_loop_s
             )
         return self._placed[workload]
 

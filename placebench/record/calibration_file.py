@@ -68,6 +68,9 @@ class MeasuredCase(Record):
     """Of a step; None for a point of a benchmark."""
     gap_s: Seconds | None = None
     """Of a step in which no phase on its critical path ran."""
+    core_loop_s: Seconds | None = None
+    """CPU time of the sampler's loop on the job's cores meanwhile (`telemetry.core_pace`), mean; None where it was not
+    measured, or on several hosts."""
     launches: Annotated[int, Field(ge=1)] = 1
     launch_sd: Annotated[float, Field(ge=0, le=100)] | None = None
     """Standard deviation of the logarithm of the step time from launch to launch; None with fewer than two."""

@@ -30,7 +30,17 @@ def load_calibration(path: Path) -> CalibrationFile:
         # Where an earlier version has shared it, there is none.
         return read_calibration(folder.phases_file) if folder.phases_file.is_file() else shared_calibration(path)
     run = load_run(path, with_samples=False)
-    return calibrate_by(run, measure_run(run))
+    return _with_core_loops(calibrate_by(run, measure_run(run)), folder.phases_file)
+
+
+def _with_core_loops(file: CalibrationFile, by_report: Path) -> CalibrationFile:
+    """How fast the cores were as the run's report has it, for which samples need not be read once more."""
+    try:
+        known = {case.name: case.core_loop_s for case in read_calibration(by_report).cases}
+    except UsageError:
+        return file  # no report yet, or one that somebody has changed: all else is in the run's own files
+    cases = (case.model_copy(update={"core_loop_s": known.get(case.name)}) for case in file.cases)
+    return file.model_copy(update={"cases": tuple(cases)})
 
 
 def shipped_for(gpu: str | None) -> tuple[CalibrationFile, ...]:

@@ -17,7 +17,7 @@ from sizes_launch import SizesJob
 from synthetic_run import SyntheticRun
 
 from placebench.record.calibration_file import MeasuredCase, MeasuredPhase, read_calibration
-from placebench.record.writing import read_jsonl
+from placebench.record.writing import append_jsonl, read_jsonl
 
 CALIBRATED = ROOT / "runs/reference/calibration/here/qwen2.5-0.5b-ppo-16384/calibration-qwen2.5-0.5b-ppo-16384.json"
 SIZES = ("8x256+256", "16x3072+1024")
@@ -151,8 +151,8 @@ def _slower(case: MeasuredCase, times: float) -> Iterator[MeasuredPhase]:
         yield phase.model_copy(update={"seconds": phase.seconds * times})
 
 
-def test_the_kernels_of_its_traced_steps_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = [{"step": 7, "phase": "gen", "role": "rollout", "device": "gpu:0", "kernel_s": 0.5}]
+def test_kernels_and_how_fast_the_cores_were_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [{"step": 6, "phase": "gen", "role": "rollout", "device": "gpu:0", "kernel_s": 0.5}]
 
     run = subprocess.run
 
@@ -161,9 +161,8 @@ def test_the_kernels_of_its_traced_steps_are_kept(tmp_path: Path, monkeypatch: p
             return run(command, **options)
         into = Path(command[command.index("--into") + 1])
         shutil.copyfile(CALIBRATED, into / CALIBRATED.name)
-        SyntheticRun({"standard": STANDARD}, rounds=1, kernels=kernels, samples={"core_loop_s": 4e-5}).write(
-            into / "runs" / "sizes"
-        )
+        SyntheticRun({"standard": STANDARD}, rounds=1, kernels=kernels).write(into / "runs" / "sizes")
+        _keep_pace(into / "runs" / "sizes")
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr("predicted_here.subprocess.run", launch)
@@ -174,8 +173,60 @@ def test_the_kernels_of_its_traced_steps_are_kept(tmp_path: Path, monkeypatch: p
     assert list(map(json.loads, kept.splitlines())) == kernels
     assert (tmp_path / "0.5b" / f"{CALIBRATED.stem}-steps.jsonl").exists()
     cores = list(read_jsonl(tmp_path / "0.5b" / f"{CALIBRATED.stem}-cores.jsonl"))
-    assert cores
-    assert all(set(line) == {"mono", "core_loop_s"} and line["core_loop_s"] == 4e-5 for line in cores)
+    assert {tuple(line) for line in cores} == {("mono", "core_loop_s")}
+    first, *others = read_calibration(tmp_path / "0.5b" / CALIBRATED.name).cases
+    assert first.core_loop_s == pytest.approx(5e-5)
+    assert {case.core_loop_s for case in others} == {None}
+
+
+def _keep_pace(run: Path) -> None:
+    """All steps are of the calibration's first size; cores are slow but in the three that are timed.
+
+    The first two warm up, and the sixth is traced.
+    """
+    (trial,) = (run / "trials").iterdir()
+    steps = [row | {"size": "64x512+512", "mono": row["wall"]} for row in read_jsonl(trial / "steps.jsonl")]
+    _write(trial / "steps.jsonl", steps)
+    begin, end = steps[1]["mono"], steps[4]["mono"]
+    samples = list(read_jsonl(trial / "devices.jsonl"))
+    for line in samples:
+        if line["kind"] == "sample":
+            line["core_loop_s"] = 5e-5 if begin <= line["mono"] <= end else 9e-5
+    _write(trial / "devices.jsonl", samples)
+
+
+def _write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8") as stream:
+        for row in rows:
+            append_jsonl(stream, row)
+
+
+def test_predictions_are_compared_for_cores_as_fast_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launches on cores half as fast take longer by what the host does; for such cores the same was predicted."""
+    whole = read_calibration(CALIBRATED)
+
+    def launch(model: str, into: Path, *rest: object) -> bool:
+        into.parent.mkdir(parents=True, exist_ok=True)
+        loop_s = 4e-5 if "calibration" in into.name else 8e-5
+        cases = tuple(case.model_copy(update={"core_loop_s": loop_s}) for case in whole.cases)
+        into.write_text(whole.model_copy(update={"cases": cases}).model_dump_json(), encoding="utf-8")
+        return True
+
+    monkeypatch.setattr("predicted_here._launch", launch)
+    folder = tmp_path / "0.5b"
+    words = ["calibrate", "qwen2.5-0.5b:ppo:16384", "--point", "64x512+512", "--into", str(folder)]
+    assert CliRunner().invoke(main, words).exit_code == 0
+    done = CliRunner().invoke(main, ["measure", str(folder), "--into", str(tmp_path / "measured"), "--launches", "1"])
+    assert done.exit_code == 0, done.output
+    assert "with the cores as fast as they were:" in done.output
+    plain, by_cores = (
+        next(row for row in csv.DictReader((tmp_path / "measured/0.5b" / name).read_text().splitlines()))
+        for name in ("errors.csv", "errors-cores.csv")
+    )
+    assert float(plain["predicted_s"]) == pytest.approx(float(plain["measured_s"]), rel=0.01)
+    assert 1.05 < float(by_cores["predicted_s"]) / float(plain["predicted_s"]) < 2.0
 
 
 def test_one_launch_goes_through_the_sizes_of_one_model(tmp_path: Path) -> None:

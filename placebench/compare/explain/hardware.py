@@ -1,6 +1,6 @@
 """States of devices and host that can decide a comparison in place of the placements: clocks, limits, others."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -9,8 +9,8 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.explain.foreign import other_processes
 from placebench.compare.explain.peers import slow_clocks, slow_devices
 from placebench.compare.measure.attribution import IDLE
+from placebench.compare.measure.cores import core_loops, measured_samples
 from placebench.compare.measure.placements import RunSide
-from placebench.compare.read.run import Launch
 from placebench.spec.phases import STEP
 from placebench.spec.text import number, quantity
 from placebench.telemetry.samples import CLOCK_LIMITS
@@ -31,11 +31,11 @@ LEAST_LOOPS = 20
 def hardware_warnings(comparison: Comparison) -> Iterator[str]:
     """What the files show of limits, unequal clocks, slow devices, other guests and processes, one line each."""
     for side in comparison.placements:
-        samples = [_measured_samples(launch) for launch in side.launches]
+        samples = list(map(measured_samples, side.launches))
         joined = pd.concat(samples) if samples else pd.DataFrame()
         yield from _limits(side, joined)
         yield from _stolen(side, joined)
-        yield from _slow_cores(side, samples)
+        yield from _slow_cores(side)
         yield from slow_clocks(side, joined)
         yield from slow_devices(side)
         for launch, measured in zip(side.launches, samples, strict=True):
@@ -43,13 +43,6 @@ def hardware_warnings(comparison: Comparison) -> Iterator[str]:
     first, *others = comparison.placements
     for other in others:
         yield from _unequal_clocks(first, other)
-
-
-def _measured_samples(launch: Launch) -> pd.DataFrame:
-    """Samples taken during the measured steps."""
-    steps, mono = launch.measured_steps, launch.samples["mono"]
-    chosen: pd.DataFrame = launch.samples[(mono >= steps["start"].min()) & (mono <= steps["end"].max())]
-    return chosen
 
 
 def _limits(side: RunSide, samples: pd.DataFrame) -> Iterator[str]:
@@ -71,16 +64,16 @@ def _stolen(side: RunSide, samples: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def _slow_cores(side: RunSide, samples: Sequence[pd.DataFrame]) -> Iterator[str]:
-    """Cores that were slower than at their best: of one host, as others may have other cores."""
-    loops = [launch["core_loop_s"].dropna() for launch in samples if "core_loop_s" in launch]
+def _slow_cores(side: RunSide) -> Iterator[str]:
+    """Cores that were slower than at their best."""
+    loops = core_loops(side.run, side.launches)
     joined = pd.concat(loops) if loops else pd.Series(dtype=float)
-    if len(joined) < LEAST_LOOPS or len({device.node for device in side.run.devices.values()}) > 1:
+    if len(joined) < LEAST_LOOPS:
         return
     best = float(joined.quantile(BEST_CORES))
     mean, worst = float(joined.mean()) / best, float(joined.quantile(0.9)) / best
     if mean >= SLOWER_CORES and worst >= SLOWEST_CORES:
-        means = sorted(float(launch.mean()) / best for launch in loops if len(launch))
+        means = sorted(float(launch.mean()) / best for launch in loops)
         least, most = number(means[0], 2), number(means[-1], 2)
         by_launch = f" ({least} to {most} by launch)" if least != most else ""
         yield (

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from pydantic import ValidationError
 
+from placebench.compare.measure.cores import core_loops
 from placebench.compare.measure.placements import RunSide
 from placebench.compare.metrics import GAP, OFF_PATH, PATH, STEP_TIME, UNATTRIBUTED, phase_metric
 from placebench.compare.read.run import KERNEL_TIMES, Launch, Run
@@ -63,6 +64,7 @@ def measured_case(side: RunSide) -> MeasuredCase | None:
         return None
     logs = np.log(list(steps.values()))
     # Where no span says which phase comes next, what none of them took is a gap.
+    loops = core_loops(side.run, side.launches)
     gaps = [side.value(name) for name in ([GAP + name for name in side.keys(GAP)] or [UNATTRIBUTED.key])]
     return MeasuredCase(
         name=side.placement.name,
@@ -73,6 +75,7 @@ def measured_case(side: RunSide) -> MeasuredCase | None:
         pools=len(side.placement.pools),
         step_s=side.value(STEP_TIME.key),
         gap_s=max(0.0, sum(gaps)) if gaps and isfinite(sum(gaps)) else None,
+        core_loop_s=float(pd.concat(loops).mean()) if loops else None,
         launches=len(steps),
         launch_sd=stdev(logs) if len(logs) > 1 else None,
         round_steps=steps,

@@ -1,0 +1,25 @@
+"""How fast the cores were that a job ran on."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from placebench.compare.read.run import Launch, Run
+
+
+def core_loops(run: Run, launches: Sequence[Launch]) -> list[pd.Series]:
+    """CPU time of the sampler's loop during the measured steps of each launch, seconds.
+
+    Nothing of a run on several hosts, whose cores may differ, and of launches that have none.
+    """
+    if len({device.node for device in run.devices.values()}) > 1:
+        return []
+    loops = [samples["core_loop_s"].dropna() for samples in map(measured_samples, launches) if "core_loop_s" in samples]
+    return [one for one in loops if len(one)]
+
+
+def measured_samples(launch: Launch) -> pd.DataFrame:
+    """Samples of the devices taken during the measured steps."""
+    steps, mono = launch.measured_steps, launch.samples["mono"]
+    chosen: pd.DataFrame = launch.samples[(mono >= steps["start"].min()) & (mono <= steps["end"].max())]
+    return chosen
