@@ -180,10 +180,10 @@ class PhaseModel:
         return PhaseSeconds(by * found.kernels, by * found.exposed, by * found.host, by * found.total, basis)
 
     def _on_cores(self, name: str, one: Measured) -> MeasuredPhase:
-        """What a phase would have taken on the cores that are asked about: by as much as its parts would."""
-        times = self._cores_take / one.cores_took
-        if one.parts is None or times == 1:
+        """What was measured; where cores are asked about, what it would have been on them, as its parts would be."""
+        if self.core_loop_s is None or one.parts is None:
             return one.phase
+        times = self._cores_take / one.cores_took
         factors = self._scaled(name, of_same=True)
         there, here = (split(parts, factors).total for parts in (one.parts, one.parts.on_cores(times)))
         return one.phase.model_copy(update={"seconds": one.phase.seconds * here / there}) if there else one.phase
@@ -258,12 +258,15 @@ class PhaseModel:
 
     @cached_property
     def _loop_s(self) -> float | None:
-        """The loop's time, mean of the cases; None where no Python, or several, had measured it."""
+        """The loop's time, mean of the cases; None where no Python, or several, had measured it.
+
+        And None on CPU devices, whose cores do all of the work, each placement's own share of it.
+        """
         loops = [
             (_minor(file.versions.get("python")), case.core_loop_s)
             for file in self.calibrations
             for case in file.cases
-            if case.core_loop_s
+            if case.core_loop_s and file.kind == "gpu"
         ]
         if len({python for python, _ in loops}) != 1:
             return None

@@ -256,8 +256,9 @@ def test_a_calibration_predicts_what_is_then_measured(tmp_path: Path) -> None:
     words = [str(tmp_path / "tiny"), "--into", str(tmp_path / "measured"), "--seconds", "600", "--steps", "2"]
     done = CliRunner().invoke(main, ["measure", *words, "--launches", "1"])
     assert done.exit_code == 0, done.output
-    names = ["errors-one.csv", "errors.csv", "launch-1-steps.jsonl", "launch-1.json"]
+    names = ["errors-cores.csv", "errors-one.csv", "errors.csv", "launch-1-cores.jsonl", "launch-1-steps.jsonl"]
+    names += ["launch-1.json", "predictions-cores.json"]
     assert sorted(path.name for path in (tmp_path / "measured" / "tiny").iterdir()) == names
-    for name in names[:2]:
+    for name in names[:3]:
         with (tmp_path / "measured" / "tiny" / name).open(encoding="utf-8") as stream:
             assert all(float(row["measured_s"]) > 0 for row in csv.DictReader(stream) if row["phase"] == "step")

@@ -62,6 +62,19 @@ def test_what_was_measured_is_told_as_it_was_on_cores_as_fast() -> None:
         assert (found.total, found.kernels, found.basis) == (0.6, 0.3, Basis.MEASURED)
 
 
+def test_what_was_measured_is_told_as_it_was_beside_what_slower_cores_measured() -> None:
+    files = _file(0.6, LOOP_S), _file(0.9, 2 * LOOP_S, size=16)
+    assert [_model(*files, size=size).seconds(GEN, 1).total for size in (8, 16)] == [0.6, 0.9]
+
+
+def test_on_cpu_devices_cores_are_what_works() -> None:
+    file = _file(0.6, LOOP_S).model_copy(update={"kind": "cpu", "device": "CPU", "device_cores": 2})
+    device = Device("cpu:0", "cpu", 0, "node", "CPU", 8 << 30, (0, 1))
+    for loop_s in (LOOP_S, 2 * LOOP_S):
+        found = PhaseModel(_workload(), SHAPES, (file,), device, core_loop_s=loop_s).seconds(GEN, 1)
+        assert found.total == pytest.approx(0.6)
+
+
 def test_generation_that_the_host_holds_up_takes_as_many_times_as_long_as_its_cores() -> None:
     for times in (0.8, 1.5):
         found = _model(_file(0.6, LOOP_S), loop_s=times * LOOP_S).seconds(GEN, 1)

@@ -63,8 +63,8 @@ def measured_case(side: RunSide) -> MeasuredCase | None:
     if not phases or not steps:
         return None
     logs = np.log(list(steps.values()))
-    # Where no span says which phase comes next, what none of them took is a gap.
     loops = core_loops(side.run, side.launches)
+    # Where no span says which phase comes next, what none of them took is a gap.
     gaps = [side.value(name) for name in ([GAP + name for name in side.keys(GAP)] or [UNATTRIBUTED.key])]
     return MeasuredCase(
         name=side.placement.name,
