@@ -50,12 +50,12 @@ class CorePace:
                 self._processes.popleft()
                 continue
             self._processes.rotate(-1)
-            return _least_on(core)
+            return loop_on(core)
         return None
 
 
-def _least_on(core: int) -> float | None:
-    """The least of a few loops on a core; None where this thread may not run on it."""
+def loop_on(core: int) -> float | None:
+    """Seconds of CPU time of the loop on a core, the least of three; None where this thread may not run on it."""
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {core})
