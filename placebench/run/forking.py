@@ -15,6 +15,7 @@ from placebench.host.processes import TOKEN_VARIABLE
 from placebench.plan.plan import Plan
 from placebench.ppo.rank import WORKER_IMPORTS
 from placebench.record.writing import append_to
+from placebench.run.processes import own_environment
 from placebench.spec.devices import Device
 from placebench.spec.launchers import RAY
 from placebench.spec.workload import Workload
@@ -130,7 +131,7 @@ class RoundServer:
                 stderr=subprocess.STDOUT,
                 pass_fds=[listener.fileno()],
                 start_new_session=True,
-                env={**os.environ, **self._settings, TOKEN_VARIABLE: word},
+                env={**own_environment(), **self._settings, TOKEN_VARIABLE: word},
             )
         return _Server(word, process)
 

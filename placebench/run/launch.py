@@ -35,7 +35,7 @@ from placebench.run.failures import (
     write_end,
 )
 from placebench.run.forking import RoundServer, forks_workers
-from placebench.run.processes import LaunchProcesses
+from placebench.run.processes import LaunchProcesses, own_environment
 from placebench.run.watch import NOT_AS_WRITTEN, DamagedFilesError, Pause, TrialWatch
 from placebench.sessions.ray_cluster.clocks import clock_notes
 from placebench.sessions.ray_cluster.discovery import Cluster
@@ -121,7 +121,9 @@ class Launcher:
             self._launch_file(launch, trial, processes.mark, server).write(trial.launch_file)
             trial.set_status(Status.RUNNING)
             sampler = self._start_sampler(trial, processes)
-            process = processes.start([*self._job, str(trial.path)], trial.log)
+            # A command of the user's has the environment that the user has.
+            environment = os.environ if tuple(self._job) == BRIDGE else own_environment()
+            process = processes.start([*self._job, str(trial.path)], trial.log, environment)
             if self._server and next_round:
                 self._server.prepare(next_round)
             job = _StartedJob(process, TrialWatch(trial), launch.steps, on_state, processes.mark)

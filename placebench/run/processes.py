@@ -5,7 +5,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -24,6 +24,15 @@ from placebench.host.processes import (
     remove_ray_temp_dir,
 )
 from placebench.record.writing import append_to
+
+# What the user has set for programs of his own, and under which Ray ends at its start: warnings that are errors, and
+# functions without the docstrings that it adds to.
+_NOT_FOR_RAY = frozenset({"PYTHONWARNINGS", "PYTHONOPTIMIZE"})
+
+
+def own_environment() -> dict[str, str]:
+    """The variables of placebench's own job and what works for it."""
+    return {name: value for name, value in os.environ.items() if name not in _NOT_FOR_RAY}
 
 
 class LaunchProcesses:
@@ -67,12 +76,15 @@ class LaunchProcesses:
         remove_ray_temp_dir(self.mark.ray_temp_dir)
         self._record.write(None)
 
-    def start(self, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    def start(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str] = os.environ
+    ) -> subprocess.Popen[bytes]:
         """Start a command in a session of its own, to be killed by the kernel when this process dies.
 
         Args:
             command: program and arguments.
             log: file for its stdout and stderr.
+            environment: its variables, beside the launch's own.
         """
         with append_to(log) as output:
             process = subprocess.Popen(
@@ -81,7 +93,7 @@ class LaunchProcesses:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, TOKEN_VARIABLE: self.mark.token},
+                env={**environment, TOKEN_VARIABLE: self.mark.token},
             )
         self._started.append(process)
         if known := ProcessId.of(process.pid):

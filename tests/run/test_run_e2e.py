@@ -206,7 +206,8 @@ def test_a_run_stopped_after_its_first_launch_goes_on_to_its_end(tmp_path: Path,
     before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept.path.iterdir()}
     done = subprocess.run(
         [sys.executable, "-m", "placebench", "run", "--resume", str(folder)],
-        env={**os.environ, "TMPDIR": str(temp), "CI": "true"},
+        # What somebody may have set for programs of his own; Ray bears neither.
+        env={**os.environ, "TMPDIR": str(temp), "CI": "true", "PYTHONWARNINGS": "error", "PYTHONOPTIMIZE": "2"},
         capture_output=True,
         text=True,
         check=False,
