@@ -109,8 +109,8 @@ def predict_all(
     for configuration in configurations:
         workload = build_workload(merge(_content(configuration), parse_settings(settings)))
         shapes = job_shapes(workload)
-        loop_s = core_loops and core_loops.get(_name(configuration))
-        model = StepModel(PhaseModel(workload, shapes, files, device, core_loop_s=loop_s or None), (device,))
+        loop_s = (core_loops or {}).get(_name(configuration))
+        model = StepModel(PhaseModel(workload, shapes, files, device, core_loop_s=loop_s), (device,))
         step = model.step(parse_placement(_word(configuration), [1], has_critic=workload.algorithm.has_critic))
         (memory,) = model.memory(step.placement).values()
         model_word = ":".join((*configuration[:2], str(configuration[-1])))

@@ -9,23 +9,14 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from set_clock import SetClock
 
 from placebench.telemetry.core_pace import CorePace
-from placebench.telemetry.spans import SpanClock
-
-
-class SetClock(SpanClock):
-    """A clock that goes on when it is told to."""
-
-    now = 100.0
-
-    def mono(self) -> float:
-        """What it was set to."""
-        return self.now
 
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is there until the test kills it."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         yield process
         process.kill()

@@ -7,23 +7,14 @@ from itertools import pairwise
 
 import psutil
 import pytest
+from set_clock import SetClock
 
 from placebench.telemetry import cpu_source
 from placebench.telemetry.cpu_source import CpuSource, JobProcess
-from placebench.telemetry.spans import CONTROLLER, SpanClock
+from placebench.telemetry.spans import CONTROLLER
 
 SAMPLE_S = 0.0625
 Times = namedtuple("Times", ["user", "nice", "system", "idle", "irq", "softirq", "steal"])
-
-
-class SetClock(SpanClock):
-    """A clock that goes on when it is told to."""
-
-    now = 100.0
-
-    def mono(self) -> float:
-        """What it was set to."""
-        return self.now
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from placebench.compare.comparison import Comparison
 from placebench.compare.explain.foreign import other_processes
 from placebench.compare.explain.peers import slow_clocks, slow_devices
 from placebench.compare.measure.attribution import IDLE
-from placebench.compare.measure.cores import core_loops, measured_samples
+from placebench.compare.measure.cores import core_loops
 from placebench.compare.measure.placements import RunSide
 from placebench.spec.phases import STEP
 from placebench.spec.text import number, quantity
@@ -31,7 +31,7 @@ LEAST_LOOPS = 20
 def hardware_warnings(comparison: Comparison) -> Iterator[str]:
     """What the files show of limits, unequal clocks, slow devices, other guests and processes, one line each."""
     for side in comparison.placements:
-        samples = list(map(measured_samples, side.launches))
+        samples = [launch.measured_samples for launch in side.launches]
         joined = pd.concat(samples) if samples else pd.DataFrame()
         yield from _limits(side, joined)
         yield from _stolen(side, joined)

@@ -14,12 +14,6 @@ def core_loops(run: Run, launches: Sequence[Launch]) -> list[pd.Series]:
     """
     if len({device.node for device in run.devices.values()}) > 1:
         return []
-    loops = [samples["core_loop_s"].dropna() for samples in map(measured_samples, launches) if "core_loop_s" in samples]
+    samples = [launch.measured_samples for launch in launches]
+    loops = [one["core_loop_s"].dropna() for one in samples if "core_loop_s" in one]
     return [one for one in loops if len(one)]
-
-
-def measured_samples(launch: Launch) -> pd.DataFrame:
-    """Samples of the devices taken during the measured steps."""
-    steps, mono = launch.measured_steps, launch.samples["mono"]
-    chosen: pd.DataFrame = launch.samples[(mono >= steps["start"].min()) & (mono <= steps["end"].max())]
-    return chosen

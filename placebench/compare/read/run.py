@@ -223,6 +223,13 @@ class Launch:
         return frame.sort_values("mono", kind="stable", ignore_index=True)
 
     @cached_property
+    def measured_samples(self) -> pd.DataFrame:
+        """Those of `samples` that were taken during the measured steps."""
+        steps, mono = self.measured_steps, self.samples["mono"]
+        chosen: pd.DataFrame = self.samples[(mono >= steps["start"].min()) & (mono <= steps["end"].max())]
+        return chosen
+
+    @cached_property
     def power(self) -> pd.DataFrame:
         """Readings of power from the devices' buffers in order of time, columns `POWER_COLUMNS`, W; none on CPUs."""
         rows: list[tuple[float, str, float | None]] = []
