@@ -165,6 +165,13 @@ class Bridge:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 command.wait(_GRACE_S)
 
+    def _failed_elsewhere(self) -> str | None:
+        """What has failed on another node, where a process that this one has missed may still be about to end."""
+        until = time.monotonic() + (_GRACE_S if self._job.elsewhere else 0.0)
+        while not (found := self._nodes.failed(now=True)) and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        return found
+
     def _too_early(self, code: int) -> EndFile:
         """What it means that the command has ended before its last step."""
         steps = str(self._done) if self._job.until_end else f"{self._done} of {self._job.steps}"
@@ -173,9 +180,8 @@ class Bridge:
             ended += f"; it has put something else in place of {self._trial.log.name}"
         if code:
             printed = read_end(self._trial.log, _LAST_BYTES).strip()
-            last = f": {one_line(printed.splitlines()[-1])}" if printed else ""
-            end = end_by_words(printed, f"{ended}{last}")
-            elsewhere = self._nodes.failed(now=True)  # of which this may be the consequence
+            end = end_by_words(printed, ended + (f": {one_line(printed.splitlines()[-1])}" if printed else ""))
+            elsewhere = self._failed_elsewhere()  # of which this may be the consequence
             return end.model_copy(update={"message": f"{end.message}; {elsewhere}"}) if elsewhere else end
         if self._done:
             advice = f"ask for as many with --steps {self._done}, or tell it by {{steps}} how many there are to be"
