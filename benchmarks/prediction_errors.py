@@ -28,7 +28,7 @@ from typing import Any
 
 import click
 from memory_sizes import estimate_of, workload_of
-from predicted_files import predicted_before, sizes_again
+from predicted_files import CommittedSizes, MeasuredSize, committed_sizes, predicted_before, sizes_again
 from prediction_cases import (
     REFERENCE,
     Folder,
@@ -45,6 +45,7 @@ from prediction_cases import (
 )
 
 from placebench.predict.interval import HeldOut, PredictionClass, class_error, step_interval
+from placebench.predict.step import HOST_BOUND
 from placebench.record.calibration_file import MeasuredCase, read_calibration
 from placebench.report.kept import read_summary
 from placebench.spec.placement import Role
@@ -76,12 +77,17 @@ def main(write_table: bool) -> None:
     _print_table("Kernels of a token step", ("GPU", "model", "n", "predictor", "worst", "AIConfigurator"), _decode())
     _print_table("Kernels of a pass", ("GPU", "model", "phases", "n", "predictor", "worst"), _passes())
     _print_table("Order of placements predicted together", ("class", "pairs over 10 % apart", "right"), _orders(found))
-    _print_table("Sizes on the host of their calibration, again", ("by", "n", "mean", "worst"), _again())
+    columns = ("host", "n", "mean", "worst", "GPU-bound", "for its cores", "worst so")
+    _print_table("Sizes of one GPU, committed before they were run", columns, _committed(committed_sizes(kept)))
+    sizes = list(sizes_again(kept))
+    _print_table("Sizes on the host of their calibration, again", ("by", "n", "mean", "worst"), _again(sizes))
+    pairs = ("model", "pairs", "apart", "worst", "for their cores", "worst so")
+    _print_table("Launches of a size beside each other", pairs, _launches(sizes))
     single = list(from_one_gpu(folders))
     _print_table("From one GPU to four", ("class", "n", "mean", "worst", "GPU-bound", "host-bound"), _errors(single))
     _print_table("Order on four GPUs, from one", ("class", "pairs over 10 % apart", "right"), _orders(single))
     rest = [_left_out(folder, case) for folder in folders for case in folder.file.cases if len(folder.file.cases) > 1]
-    worst = f"{100 * max(rest):.1f} % at most"
+    worst = f"{_worst(rest)} at most"
     print(f"{len(rest)} placements from all others of their run: {_mean(rest)} on average, {worst}.\n")
     _print_table("Memory", ("run", "placement", "pool", "estimate", "measured", "error"), _memory(folders))
     if write_table:
@@ -89,13 +95,36 @@ def main(write_table: bool) -> None:
         print(f"{len(found)} cases in {TABLE}")
 
 
-def _again() -> Iterator[tuple[str, int, str, str]]:
+def _committed(found: Iterable[CommittedSizes]) -> Iterator[tuple[object, ...]]:
+    """How far committed predictions were off by host, as they were committed and for cores as fast as they were."""
+    hosts = list(found)
+    both = CommittedSizes("all", tuple(one for host in hosts for one in host.errors), ())
+    for host in (*hosts, both):
+        whole = [abs(error) for error, _ in host.errors]
+        bound = [abs(error) for error, share in host.errors if share <= HOST_BOUND]
+        cores = [abs(error) for error, _ in host.on_cores]
+        cells = (_mean(whole), _worst(whole), f"{_mean(bound)} of {len(bound)}", _mean(cores), _worst(cores))
+        yield host.host, len(whole), *cells
+
+
+def _again(sizes: Sequence[MeasuredSize]) -> Iterator[tuple[str, int, str, str]]:
     """Sizes by today's predictor, which is no test of it, beside what one launch says of another."""
-    sizes = list(sizes_again(REFERENCE / "calibration"))
-    ours = [abs(predicted / fmean(seconds) - 1) for predicted, seconds in sizes]
-    pairs = [abs(first / second - 1) for _, seconds in sizes for first, second in pairwise(seconds)]
+    ours = [_relative(size.predicted_s, fmean(step_s for step_s, _ in size.launches)) for size in sizes]
+    pairs = [_relative(first, second) for size in sizes for (first, _), (second, _) in pairwise(size.launches)]
     for what, errors in (("today's predictor", ours), ("another launch of the same size", pairs)):
-        yield what, len(errors), _mean(errors), f"{100 * max(errors):.1f} %"
+        yield what, len(errors), _mean(errors), _worst(errors)
+
+
+def _launches(sizes: Sequence[MeasuredSize]) -> Iterator[tuple[object, ...]]:
+    """What two launches of a size differ by, and what is left once each is beside its cores' own prediction."""
+    apart: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for size in sizes:
+        for (first_s, first), (second_s, second) in pairwise(size.launches):
+            if first and second:
+                apart[size.model].append((_relative(first_s, second_s), _relative(first_s / first, second_s / second)))
+    for model, pairs in apart.items():
+        measured, left = zip(*pairs, strict=True)
+        yield model, len(pairs), _mean(measured), _worst(measured), _mean(left), _worst(left)
 
 
 def _print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -119,6 +148,10 @@ def _mean(errors: Sequence[float]) -> str:
     return f"{100 * fmean(errors):.1f} %" if errors else "–"
 
 
+def _worst(errors: Sequence[float]) -> str:
+    return f"{100 * max(errors):.1f} %" if errors else "–"
+
+
 def _classes(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
     all_covered: list[bool] = []
     for (kind, alike), cells in zip(_of_classes(found), _errors(found), strict=True):
@@ -136,7 +169,7 @@ def _errors(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
     for kind, alike in _of_classes(found):
         errors = [(_relative(one.kept.predicted_s, one.kept.measured_s), one.kept.is_host_bound) for one in alike]
         bound = [[error for error, is_bound in errors if is_bound is wanted] for wanted in (False, True)]
-        mean, worst = _mean([error for error, _ in errors]), f"{100 * max(error for error, _ in errors):.1f} %"
+        mean, worst = _mean([error for error, _ in errors]), _worst([error for error, _ in errors])
         yield kind, len(alike), mean, worst, *(f"{_mean(some)} of {len(some)}" for some in bound)
 
 
@@ -183,7 +216,7 @@ def _decode() -> Iterator[tuple[object, ...]]:
             ours = [_relative(predicted, traced) for _, traced, predicted, _ in of_model]
             theirs = [_relative(tabled, traced) for _, traced, _, tabled in of_model if not isnan(tabled)]
             tables = _mean(theirs) if theirs else "not installed"
-            yield path.stem.upper(), model, len(ours), _mean(ours), f"{100 * max(ours):.1f} %", tables
+            yield path.stem.upper(), model, len(ours), _mean(ours), _worst(ours), tables
 
 
 def _passes() -> Iterator[tuple[object, ...]]:
@@ -191,7 +224,7 @@ def _passes() -> Iterator[tuple[object, ...]]:
     for gpu, model, what, traced, predicted in traced_passes(REFERENCE / "calibration"):
         errors[gpu.upper(), model, what].append(_relative(predicted, traced))
     for key, found in sorted(errors.items()):
-        yield *key, len(found), _mean(found), f"{100 * max(found):.1f} %"
+        yield *key, len(found), _mean(found), _worst(found)
 
 
 def _orders(found: Sequence[Result]) -> Iterator[tuple[object, ...]]:
@@ -261,7 +294,7 @@ def _memory(folders: Sequence[Folder]) -> Iterator[tuple[object, ...]]:
     for is_large, some in errors.items():
         what = "16 GiB or more" if is_large else "less than 16 GiB"
         if some:
-            yield f"{len(some)} pools of {what}", "", "", "", "", f"{_mean(some)}, {100 * max(some):.1f} % at most"
+            yield f"{len(some)} pools of {what}", "", "", "", "", f"{_mean(some)}, {_worst(some)} at most"
 
 
 def _json_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -191,9 +191,8 @@ class Bridge:
         advice = "say where it logs and how under log in a job file of placebench run"
         if may_lack_log(self._job):
             advice += ", print a line such as 'step:3 - timing_s/step:1.25' a step, or mark each by span(\"step\")"
-        if self._job.until_end:
-            where += ", nor have its processes written a span"
-        return EndFile(kind=JobExit.FAILED, message=f"{ended}: {looked} in {where}; {advice}")
+        spans = ", nor have its processes written a span" if self._job.until_end else ""
+        return EndFile(kind=JobExit.FAILED, message=f"{ended}: {looked} in {where}{spans}; {advice}")
 
     def _start_ray(self, address: str) -> None:
         """Start the head of the launch's own Ray, and join the other nodes to it."""
