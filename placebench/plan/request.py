@@ -239,7 +239,7 @@ def _find_rounds(
 
 
 def _leaves_steps_open(request: RunRequest) -> bool:
-    """Whether launches may have any number of steps: none is asked for, nor checkpoints, whose room hangs on it."""
+    """Whether launches may have any number of steps: none is asked for, nor checkpoints, whose room depends on it."""
     keys = request.workload if request.job is None else request.job
     return keys.keys().isdisjoint(("steps", "until_end")) and request.checkpoint_every is None
 

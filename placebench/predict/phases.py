@@ -32,7 +32,7 @@ from placebench.spec.placement import Role
 from placebench.spec.shapes import JobShapes, ModelShape
 from placebench.spec.workload import Workload
 
-# What of the workload a phase of a step does not hang on, or hangs on by its placement.
+# What of the workload a phase of a step does not depend on, or depends on by its placement.
 _FREE_KEYS = {"seed", "steps", "warmup_steps", "trace_kernels", "optimizer"}
 
 

@@ -85,7 +85,7 @@ class Prediction:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether it hangs on a host of which nothing was measured."""
+        """Whether it depends on a host of which nothing was measured."""
         return (
             self.kind in _ELSEWHERE and bool(self.step.is_host_bound) and self.step.phases[GEN].basis is Basis.MODELLED
         )

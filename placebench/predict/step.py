@@ -15,7 +15,7 @@ from placebench.spec.placement import Placement, Pool, Role
 from placebench.spec.placement_checks import Share
 from placebench.spec.workload import Workload, placed_workload
 
-# Beyond this share of generation a prediction hangs on the host.
+# Beyond this share of generation a prediction depends on the host.
 HOST_BOUND = 0.15
 
 
@@ -61,7 +61,7 @@ class PredictedStep:
 
     @property
     def host_bound_share(self) -> float:
-        """Share of generation in which no kernel runs: what hangs on the host, and carries over to no other.
+        """Share of generation in which no kernel runs: what depends on the host, and carries over to no other.
 
         NaN where generation was measured and its kernels were not traced.
         """

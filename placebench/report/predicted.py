@@ -286,7 +286,7 @@ def _share(one: Prediction, name: str) -> float:
 
 
 def about_trust(found: Predictions, *, has_phases: bool = False) -> Iterator[str]:
-    """The class of each prediction, its held-out cases, and what hangs on the host."""
+    """The class of each prediction, its held-out cases, and what depends on the host."""
     for error in dict.fromkeys(one.error for one in found.placements):
         alike = [one for one in found.placements if one.error == error]
         names = "" if len(alike) == len(found.placements) else f": {listing(one.placement.name for one in alike)}"
@@ -366,7 +366,7 @@ def _deciding(found: Predictions) -> _Open | None:
     silent = [one.placement.name for one in found.placements if one.says_nothing]
     if silent:
         what = (
-            f"Cannot say for sure what {listing(silent)} would take: it hangs on a host of which nothing was measured"
+            f"Cannot say for sure what {listing(silent)} would take: it depends on a host of which nothing was measured"
         )
         how = "Measure it" if len(silent) == 1 else "Measure it by one of them"
         return _Open(f"{what}. {how}", silent[:1], 2, is_short=True)

@@ -76,7 +76,7 @@ _CHECKS = (
     Check(unusable_launcher, {"placements"}),
     Check(_impossible_placements),
 )
-# Placements of a job hang on the devices themselves.
+# Placements of a job depend on the devices themselves.
 _JOB_CHECKS = (
     OPTIONS,
     JOB,

@@ -6,7 +6,7 @@ too often when the launches happen to agree. So the first look is at `FIRST_LOOK
 that was content is still run: docs/statistics.md has the coverage that remains.
 
 Where the user leaves the number of steps open, launches after the first `PILOT_ROUNDS` rounds have as many as give the
-narrowest interval per minute, by what a start and a step cost and how much both vary. It hangs on costs and variances
+narrowest interval per minute, by what a start and a step cost and how much both vary. It depends on costs and variances
 alone, never on which placement is faster.
 """
 

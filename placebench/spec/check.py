@@ -1,9 +1,9 @@
 """Checks that are declared: each with what it needs to know and what it says. One driver asks those that can answer.
 
-A check is a function. Its parameters name the facts that it needs; one with a default it can do without. Where it hangs
-on single options, or on single keys of the workload, these are named beside it. Of what the user has set to something
-that cannot be read nobody knows the value, so what hangs on it is not asked: it would be held against a value that
-nobody wants. A check may find facts, for those after it.
+A check is a function. Its parameters name the facts that it needs; one with a default it can do without. Where it
+depends on single options, or on single keys of the workload, these are named beside it. Of what the user has set to
+something that cannot be read nobody knows the value, so what depends on it is not asked: it would be held against a
+value that nobody wants. A check may find facts, for those after it.
 """
 
 from collections.abc import Callable, Iterable, Set
@@ -40,9 +40,9 @@ class Check:
     says: Callable[..., Iterable[str] | None]
     """What is wrong, one line for every reason; a UsageError says it too. Its parameters are names of facts."""
     needs: Set[str] = frozenset()
-    """Options and dotted keys of the workload that it hangs on."""
+    """Options and dotted keys of the workload that it depends on."""
     settled: Set[str] = frozenset()
-    """Options and keys on which it hangs, and which must also go together with others."""
+    """Options and keys on which it depends, and which must also go together with others."""
 
     @cached_property
     def _takes(self) -> dict[str, bool]:

@@ -26,7 +26,7 @@ _ENGINE_KEYS = frozenset(("rollout.backend", _ENGINE_SIZE))
 def impossible_placements(placements: Sequence[Placement], workload: Workload) -> tuple[str, ...]:
     """Everything in the way of a run of these placements, before their devices' memory is looked at.
 
-    What hangs on a pool's devices is not asked of one without counts.
+    What depends on a pool's devices is not asked of one without counts.
     """
     return collect(PLACEMENT_CHECKS, Facts(placements=placements, others=(), workload=workload)).lines
 

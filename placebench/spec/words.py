@@ -243,10 +243,10 @@ def _settings(word: str, settings: Sequence[str], reasons: Reasons) -> dict[str,
             reasons.add([f"placement {shown(word)}: {key} is set twice; give it once"])
             wrong.add(key)
         changes[key] = value
-    # Whether engines may take weights in flight hangs on staleness, which is not known then.
+    # Whether engines may take weights in flight depends on staleness, which is not known then.
     left_out = {*wrong, "inflight_updates"} if "staleness" in wrong else wrong
     known = {key: value for key, value in changes.items() if key not in left_out}
-    # Whether the batch can be shared hangs on the scaling; under weak scaling nothing has to be.
+    # Whether the batch can be shared depends on the scaling; under weak scaling nothing has to be.
     return known | ({"scaling": Scaling.WEAK} if "scaling" in wrong else {})
 
 

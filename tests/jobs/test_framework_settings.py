@@ -1,4 +1,4 @@
-"""What of a framework hangs on the user's command or on several nodes; docs/jobs has the settings of each word."""
+"""What of a framework depends on the user's command or on several nodes; docs/jobs has the settings of each word."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Variables of a user's shell script: which of them are known before it runs, and what hangs on it."""
+"""Variables of a user's shell script: which of them are known before it runs, and what depends on it."""
 
 from pathlib import Path
 

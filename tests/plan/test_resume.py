@@ -139,7 +139,7 @@ def test_all_that_does_not_agree_with_a_run_is_told_at_once(tmp_path: Path) -> N
     ):
         assert reason in found
     assert "batch.size is" not in found
-    assert "--precision" not in found  # it hangs on rounds that nobody could read
+    assert "--precision" not in found  # it depends on rounds that nobody could read
     (folder / "run.json").unlink()
     os.mkfifo(folder / "run.json")
     with pytest.raises(UsageError, match="it is a pipe or a device"):

@@ -132,7 +132,7 @@ class Vllm:
 
 
 class Engine:
-    """An `LLM` of one process, whose model gives each request a token that hangs on its number and place alone."""
+    """An `LLM` of one process, whose model gives each request a token that depends on its number and place alone."""
 
     def __init__(self, setting: Setting, kit: type[StandIns] | type[Vllm]) -> None:
         self.kit = kit(setting)

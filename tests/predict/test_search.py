@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class MadeUpSteps:
-    """Steps of phases whose times hang on devices in any way; a pool has a size that all its roles may have."""
+    """Steps of phases whose times depend on devices in any way; a pool has a size that all its roles may have."""
 
     times: Mapping[tuple[str, int, int], float]
     possible: Mapping[Role, Sequence[int]]
