@@ -184,7 +184,7 @@ def placements() -> str:
             "What they mean on devices, with examples: [Who goes where](../placements.md).",
             "## Words",
             table(("word", "meaning"), words),
-            "## Settings behind a word",
+            "## Settings after a word",
             table(("setting", "meaning"), settings),
             "## Keys of a placement file",
             table(("key", "meaning"), ((_code(key), meaning) for key, meaning in KEYS.items())),

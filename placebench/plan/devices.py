@@ -92,8 +92,8 @@ def devices_elsewhere(request: RunRequest, devices: Sequence[Device]) -> Iterato
     """Devices that are only described, where something is to start."""
     if request.devices is not None and not request.dry_run and are_described(request):
         yield (
-            f"--devices {parse_devices(request.devices)} describes devices that nobody looks for: add --dry-run to plan"
-            f" for them, or write {devices[0].kind}:{devices_per_node(devices)[0]} for devices that are here"
+            f"--devices {parse_devices(request.devices)} describes devices for a plan only: add --dry-run, or"
+            f" write {devices[0].kind}:{devices_per_node(devices)[0]} for devices that are here"
         )
 
 

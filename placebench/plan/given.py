@@ -109,7 +109,8 @@ class GivenRun:
             key: flag for key, (flag, _) in self.short.items() if not isinstance(over.get(_section(key), {}), Mapping)
         }
         reasons.add(
-            f"--set {_section(key)} is a section of {flag}, and no value: leave one of them out"
+            f"--set {_section(key)} sets a whole section to one value, and {flag} a key in that section: leave one of"
+            " them out"
             for key, flag in below.items()
         )
         return [*same, *below]

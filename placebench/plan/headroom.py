@@ -69,7 +69,7 @@ def tight(case: MemoryCase) -> Iterator[str]:
         who = f"each device of {worst.pool} needs" if each_alone else "its devices together need"
         yield (
             f"placement {shown(case.bound.name)} may run out of memory: {who} about {format_bytes(worst.need)},"
-            f" {worst.place} has {format_bytes(worst.have)}, and estimates are known to within 10 %{more}"
+            f" {worst.place} has {format_bytes(worst.have)}, and the estimate may be off by 10 %{more}"
         )
 
 
@@ -81,12 +81,13 @@ def _way_out(case: MemoryCase) -> str:
         for settings in alternatives(other):
             if other.is_roomy(settings):
                 flags = f" with {_flags(settings)}" if settings else ""
-                return f"no setting alone fits, {word}{flags} does, about {_peak(other.changed(settings))} a device"
+                peak = _peak(other.changed(settings))
+                return f"no setting alone is enough; {word}{flags} fits with about {peak} a device"
     # CPU devices of a host share its memory, and each has a process. Those of one pool were tried above.
     pools = case.bound.pools
     fewer = "fewer devices, " if case.devices[0].kind == "cpu" and len(case.bound.devices) > len(pools) > 1 else ""
     return (
-        f"no setting fits, {format_bytes(least_missing(case))} are missing at the least: take {fewer}a smaller model or"
+        f"no setting fits, at least {format_bytes(least_missing(case))} are missing: use {fewer}a smaller model or"
         " shorter sequences"
     )
 

@@ -43,8 +43,8 @@ def _unused_first_node(job: Job, placements: Sequence[Placement], devices: Seque
     for one in placements if job.spec.ray_address is None else ():
         if not any(pool.counts[0] for pool in one.pools):
             yield (
-                f"placement {shown(one.name)}: no device of it is on {devices[0].node}, the first node, on which the"
-                " command starts: begin its pools there"
+                f"placement {shown(one.name)}: it has no device on {devices[0].node}, the first node, where the command"
+                " starts: give it one there"
             )
 
 
@@ -64,8 +64,8 @@ def _nobody_starts_ranks(job: Job, placements: Sequence[Placement]) -> Iterator[
     for one in placements if job.adapter.ray == "none" and job.adapter is not COMMAND and not is_started else ():
         if _node_count(one) > 1:
             yield (
-                f"placement {shown(one.name)}: it is on several nodes, and {job.spec.job} starts ranks on one: leave"
-                f" out {'each_node: false' if job.spec.ray_use == 'none' else 'ray'}, or name devices of one node"
+                f"placement {shown(one.name)}: it is on several nodes, but {job.spec.job} starts ranks on one only:"
+                f" leave out {'each_node: false' if job.spec.ray_use == 'none' else 'ray'}, or name devices of one node"
             )
 
 

@@ -310,7 +310,7 @@ def make_plan(request: RunRequest) -> Plan:
 def _remarks(request: RunRequest, facts: Facts) -> Iterator[str]:
     """That the mini-batch follows the batch, which folder all nodes must have, and why other nodes are left out."""
     for line in facts.get("unasked", "").splitlines():
-        yield f"only devices of this host are used and sampled, for the cluster's nodes cannot be asked: {line}"
+        yield f"only devices of this host are used and sampled, as the cluster's nodes cannot be queried: {line}"
     if (size := mini_batch_that_follows(request.workload)) is not None:
         usual = usual_mini_batch(request.workload)
         yield (
@@ -319,7 +319,7 @@ def _remarks(request: RunRequest, facts: Facts) -> Iterator[str]:
         )
     if "reward_only_from" in facts and len(facts["nodes"]) > 1:
         yield (
-            f"data.reward {facts['workload'].data.reward} can be imported from the current folder alone: every node"
+            f"data.reward {facts['workload'].data.reward} can be imported only from the current folder: every node"
             f" must have {facts['reward_only_from']}, or the module installed"
         )
 

@@ -69,12 +69,12 @@ def measured_placements(
         else:
             refused[word] = against
     if not found:
-        none = "none of the measured placements can be on these devices: name others with --placements"
+        none = "none of the measured placements is possible on these devices: name others with --placements"
         raise UsageError(*next(iter(refused.values()), ()), none)
     notes = [f"left out: {against[0]}" for against in refused.values()]
     if len(notes) > _MOST_REASONS:
         others = few([*refused][1:], ", ")
-        notes[1:] = [f"left out, too: {others}; --placements with one of these says why"]
+        notes[1:] = [f"left out, too: {others}; give one of them to --placements to see why"]
     return Predictable(found, tuple(notes))
 
 

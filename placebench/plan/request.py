@@ -112,7 +112,7 @@ def build_request(given: GivenRun) -> RunRequest:
 def _own_request(given: GivenRun, file: GivenFile, reasons: Reasons) -> RunRequest:
     """For placebench's own job: the file has keys of the workload beside those of the run."""
     if given.command:
-        reasons.add([f"{shown(shlex.join(given.command))}: a command needs --job: name its framework, or command"])
+        reasons.add([f"{shown(shlex.join(given.command))}: a command needs --job with its framework, or --job command"])
     run_values = file.run_values(RUN_KEYS, reasons)
     over, unread = given.laid_over(reasons)
     if not file.is_readable:
@@ -131,8 +131,11 @@ def _job_request(given: GivenRun, file: GivenFile, reasons: Reasons) -> RunReque
     run_values = file.run_values(JOB_RUN_KEYS, reasons)
     keys, flags = _job_keys(given, file, reasons)
     if foreign := _foreign_to_jobs(given, file):
-        what = "is" if len(foreign) == 1 else "are"
-        reasons.add([f"{', '.join(foreign)} {what} for placebench's own job: a job of yours has it in its own command"])
+        is_one = len(foreign) == 1
+        what, them = ("is", "it") if is_one else ("are", "them")
+        reasons.add(
+            [f"{', '.join(foreign)} {what} for placebench's own job: for a job of yours, put {them} into its command"]
+        )
     # With settings of their own for each, if it is a mapping.
     if isinstance(named := keys.get("placements"), list | Mapping) and named:
         run_values["placements"] = ",".join(map(str, named))
@@ -169,7 +172,7 @@ def _job_keys(given: GivenRun, file: GivenFile, reasons: Reasons) -> tuple[dict[
             keys["job"] = given.job
     if given.command:
         if "command" in file.content:
-            reasons.add([f"{file.path}: command, and the command behind --, are the same setting: give it once"])
+            reasons.add([f"{file.path}: its key command and the command after -- are the same setting: give it once"])
         keys["command"] = list(given.command)
     return keys, flags
 

@@ -123,7 +123,7 @@ def _in_place_of_folders(folder: Path) -> Iterator[str]:
     """What lies where a run has a folder and is none."""
     for path in RunFolder(folder).folders_of_trials:
         if os.path.lexists(path) and not path.is_dir():
-            yield f"{path}: is no folder, as a run has there: move it away, then go on"
+            yield f"{path}: not a folder, where a run has one: move it away, then resume"
 
 
 def _cluster_options(request: RunRequest, record: RunFile) -> Iterator[str]:
@@ -144,8 +144,8 @@ def _missing_devices(request: RunRequest, record: RunFile, facts: Facts) -> Iter
     gone = next((device for device, known in zip(stored, _which(stored), strict=True) if known not in here), None)
     if gone:
         yield (
-            f"--resume: {gone.kind}:{gone.index} ({gone.name}, {gone.id}) of {gone.node} is not here as it was; go on"
-            " where it is, or start a new run"
+            f"--resume: {gone.kind}:{gone.index} ({gone.name}, {gone.id}) of {gone.node} is not here, or has changed;"
+            " resume where it is, or start a new run"
         )
     else:
         facts.add(cluster=cluster)
@@ -193,7 +193,7 @@ def _other_kind_of_job(request: RunRequest, record: RunFile) -> Iterator[str]:
     if request.job is not None and record.job is None:
         yield "--resume: the run is of placebench's own job; leave --job out, or start a new run"
     if request.allow_kill and record.job is None:
-        yield "--resume: the run is of placebench's own job; leave --allow-kill out, which is for scripts of yours"
+        yield "--resume: the run is of placebench's own job; leave out --allow-kill, which is for a job of yours"
 
 
 def _other_job(job: Job, request: RunRequest, placements: Sequence[RunPlacement]) -> Iterator[str]:

@@ -105,11 +105,11 @@ def _head(plan: Plan) -> Iterator[tuple[str, str]]:
     yield from [("job", f"{plan.job.spec.job}, {plan.job.adapter.reading}")] if plan.job else _training(plan)
     count = "as many as the command has" if plan.steps >= MOST_STEPS else f"{plan.steps - plan.steps_before} a launch"
     if plan.start:
-        yield "start", f"every launch from checkpoint {plan.start.path}, behind step {plan.start.step}"
+        yield "start", f"every launch from checkpoint {plan.start.path}, after step {plan.start.step}"
         count += f", up to number {plan.steps}"
     yield "steps", f"{count}, the first {plan.warmup_steps} left out of the numbers"
     if plan.auto and plan.auto.chooses_steps and plan.auto.max_rounds > PILOT_ROUNDS:
-        later = f"as many as are precise enough soonest, from round {PILOT_ROUNDS + 1} on"
+        later = f"from round {PILOT_ROUNDS + 1} on, the number that reaches the precision soonest"
         yield "", plan.auto.choice.sentence if plan.auto.choice else later
     yield from _rounds(plan)
     yield from _expected(plan)
@@ -179,7 +179,7 @@ def show_catalogue(catalogue: Catalogue, console: Console, *, verbose: bool) -> 
             _show_entry(entry, catalogue, console)
     if catalogue.is_usual:
         console.print()
-        console.print(Text("Settings, behind a word or a file's name", "bold"), soft_wrap=True)
+        console.print(Text("Settings, after a word or a file's name", "bold"), soft_wrap=True)
         for name, setting in SETTINGS.items():
             console.print(f"  /{name}={setting.form}  {setting.reading}", markup=False, soft_wrap=True)
 

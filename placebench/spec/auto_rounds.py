@@ -48,8 +48,8 @@ class StepChoice:
     def sentence(self) -> str:
         """The number and the reason."""
         return (
-            f"from round {PILOT_ROUNDS + 1} on, a launch measures {self.measured} steps, which is precise enough"
-            f" soonest. Starting and ending a launch takes {format_seconds(self.start_s)}, a measured step"
+            f"from round {PILOT_ROUNDS + 1} on, a launch measures {self.measured} steps, the number that reaches the"
+            f" precision soonest. Starting and ending a launch takes {format_seconds(self.start_s)}, a measured step"
             f" {format_seconds(self.step_s)}. Launches differ by {percent(self.between)}, steps by"
             f" {percent(self.within)}"
         )

@@ -52,11 +52,9 @@ class _Loader(yaml.SafeLoader):
         if self._values > MOST_VALUES:
             what = f"more than {MOST_VALUES:,} values, with aliases written out"
         elif isinstance(node, yaml.ScalarNode) and len(node.value) > MOST_CHARACTERS:
-            what = f"a value of {len(node.value):,} characters, and {MOST_CHARACTERS:,} are the most"
+            what = f"a value of {len(node.value):,} characters, more than {MOST_CHARACTERS:,}"
         if what:
-            raise yaml.MarkedYAMLError(
-                problem=f"{what}: it is not written for placebench", problem_mark=start.start_mark
-            )
+            raise yaml.MarkedYAMLError(problem=f"{what}: too large for placebench", problem_mark=start.start_mark)
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -70,7 +68,7 @@ class _Loader(yaml.SafeLoader):
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         value: int = super().construct_yaml_int(node)
         if value.bit_length() > _MOST_BITS:
-            problem = f"a number of {value.bit_length():,} bits: it is not written for placebench"
+            problem = f"a number of {value.bit_length():,} bits: too large for placebench"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         return value
 
@@ -161,7 +159,12 @@ def read_settings(settings: Iterable[str], reasons: Reasons) -> tuple[dict[str, 
     for key, value in values.items():
         below = next((other for other in values if other.startswith(f"{key}.")), None)
         if below and not isinstance(value, Mapping):
-            reasons.add([f"--set {key}: is a section of --set {below}, and no value: leave one of them out"])
+            reasons.add(
+                [
+                    f"--set {key} sets a whole section to one value, and --set {below} a key in that section: leave one"
+                    " of them out"
+                ]
+            )
             wrong.add(key)
             continue
         content = merge(content, nest(key.split("."), value))

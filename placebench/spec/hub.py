@@ -62,13 +62,13 @@ def _ask(model: str, *, from_cache: bool = False) -> Path | UsageError:
         return UsageError(f"model {model}: not a hub id (owner/name), nor a preset or a folder that is there")
     except errors.GatedRepoError:
         return UsageError(
-            f"model {model}: {constants.ENDPOINT}/{model} gives access on request: ask for it there, and log in by"
+            f"model {model}: {constants.ENDPOINT}/{model} gives access on request: ask for it there, and log in with"
             " `hf auth login`"
         )
     except errors.RepositoryNotFoundError:
         return UsageError(
             f"model {model}: neither a preset nor a folder, and {constants.ENDPOINT} has no such model that you may"
-            " read: check the name, or log in by `hf auth login`"
+            " read: check the name, or log in with `hf auth login`"
         )
     except errors.LocalEntryNotFoundError:
         return UsageError(

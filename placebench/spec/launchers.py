@@ -28,8 +28,8 @@ def unusable_launcher(
         return
     if wrong := [placement.name for placement in (*placements, *others) if placement.scaling is None]:
         yield (
-            "--launcher torchrun is for ddp alone, as in --placements ddp:1,ddp:2: leave out"
+            "--launcher torchrun runs only ddp placements, as in --placements ddp:1,ddp:2: leave out"
             f" {', '.join(wrong)}, or --launcher"
         )
     if ray_address is not None:
-        yield "--launcher torchrun starts no Ray and joins none: leave out --ray-address, or --launcher"
+        yield "--launcher torchrun runs without Ray: leave out --ray-address, or --launcher"

@@ -59,8 +59,8 @@ def _unusable_weights(model: str, option: str, shape: ModelShape) -> Iterator[st
     missing = sorted(_shards(Path(model)) - {file.name for file in files})
     if missing:
         yield (
-            f"{option} {model}: {missing[0]} is missing"
-            f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}, which {_INDEX} names; copy it there, or"
+            f"{option} {model}: {_INDEX} names {missing[0]}"
+            f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}, not found there; copy what is missing, or"
             " save the model again"
         )
     if find_spec("safetensors"):
@@ -95,7 +95,7 @@ def _wrong_tensors(file: Path, option: str, shape: ModelShape) -> Iterator[str]:
     wanted = [shape.vocab_size, shape.hidden_size]
     if other := next((found for found in embeddings if found != wanted), None):
         yield (
-            f"the embedding in {file.name} is {' x '.join(map(str, other))}, and config.json has vocab_size"
+            f"the embedding in {file.name} is {' x '.join(map(str, other))}, but config.json has vocab_size"
             f" {shape.vocab_size} and hidden_size {shape.hidden_size}; save the model again"
         )
 

@@ -14,7 +14,7 @@ from placebench.spec.legible import shown
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.presets import LEARNERS
 from placebench.spec.shapes import ModelShape, model_shape
-from placebench.spec.text import few, plural, slug
+from placebench.spec.text import few, slug
 from placebench.spec.workload import MOST, Batch, EngineSize, Workload, placed_workload
 
 _ENGINE_SIZE = "rollout.tensor_parallel_size"
@@ -63,7 +63,7 @@ def contradictions(placement: Placement) -> Iterator[str]:
             yield "inflight_updates needs engines in a pool of their own: use learners:A+engines:B, or leave it out"
         return
     if others := [role.value for role in placement.roles_in(pool) if role is not Role.ROLLOUT]:
-        yield f"engines in {pool} do nothing but generate; let {' and '.join(others)} live in another pool"
+        yield f"engines in {pool} do nothing but generate; put {' and '.join(others)} into another pool"
     if staleness and placement.overlap is not Overlap.ALL:
         yield (
             f"staleness {shown(staleness)} lets engines generate beside everything else, and"
@@ -77,8 +77,8 @@ def unreached_staleness(placement: Placement, steps: int) -> Iterator[str]:
     """Weights that would be older than the launch is long; a launch without steps is refused for that."""
     if 0 < steps <= placement.staleness:
         yield (
-            f"staleness {shown(placement.staleness)} is never reached in a launch of {plural(steps, 'step')}, and"
-            f" would have it generate for more steps than it has; use at most {steps - 1}, or raise --steps"
+            f"staleness {shown(placement.staleness)} needs a launch of more than {shown(placement.staleness)} steps,"
+            f" and this one has {steps}; use at most {steps - 1}, or raise --steps"
         )
 
 
@@ -87,8 +87,8 @@ def _idle_pools(placement: Placement, workload: Workload) -> Iterator[str]:
     pool = placement.roles[Role.REWARD]
     if workload.reward_model is None and placement.roles_in(pool) == (Role.REWARD,):
         yield (
-            f"{pool} would be idle: the reward {workload.data.reward} is a function and needs no device; let it live in"
-            " another pool, or set reward_model"
+            f"{pool} would be idle: the reward {workload.data.reward} is a function and needs no device; put the role"
+            " reward into another pool, or set reward_model"
         )
 
 
@@ -97,13 +97,13 @@ def _unusable_engines(placement: Placement, workload: Workload) -> Iterator[str]
     rollout, pool = placed_workload(workload, placement).rollout, placement.pool_of(Role.ROLLOUT)
     shared_by = rollout.tensor_parallel_size
     if shared_by not in get_args(EngineSize):
-        yield f"an engine of {shared_by} devices cannot be: {', '.join(map(str, get_args(EngineSize)))} can share one"
+        yield f"an engine cannot have {shared_by} devices: use {', '.join(map(str, get_args(EngineSize)))}"
         return
     where = f"lower {_engine_size_key(placement)}"
     if placement.scaling is not None and shared_by > 1:
         yield (
-            f"scaling {placement.scaling} makes each device a full replica that generates for itself, and engines of"
-            f" {shared_by} devices are none; use tensor_parallel: 1, or leave scaling out"
+            f"with scaling {placement.scaling} each device is a full replica that generates for itself, so an engine"
+            f" cannot have {shared_by} devices; use tensor_parallel: 1, or leave scaling out"
         )
         return
     if rollout.backend == "torch":
@@ -112,8 +112,8 @@ def _unusable_engines(placement: Placement, workload: Workload) -> Iterator[str]
         return
     if any(count % shared_by for count in pool.counts):
         yield (
-            f"{_on_nodes(pool)} generate, which engines of {shared_by} do not divide: an engine lies whole on one node;"
-            f" {where}"
+            f"{_on_nodes(pool)} generate and cannot be divided into engines of {shared_by} devices, each whole on one"
+            f" node; {where}"
         )
     # A model whose shape is not known is refused by the check of the workload.
     if shape := Reasons().attempt(lambda: model_shape(workload.model)):
@@ -201,7 +201,7 @@ def _refused_batches(
     if not refused:
         return
     whole, ranks = batch_factors(together, workload)
-    way_out = "no batch can be shared by all placements; choose counts with common factors"
+    way_out = "no batch can be shared equally by all placements; choose device counts with common factors"
     if lcm(whole, ranks) <= MOST:
         size, mini_batch = _nearest_sizes(batch, whole, ranks)
         way_out = f"try --batch-size {size} --mini-batch-size {mini_batch}"

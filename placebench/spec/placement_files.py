@@ -20,12 +20,12 @@ from placebench.spec.workload import MOST
 KEYS: Mapping[str, str] = {
     "name": "name of the placement; by default the file's",
     "pools": "devices of each pool, a number for each node: `{main: [3], apart: [1]}`",
-    "roles": "the pool of each role; the reward's is the critic's unless given, under GRPO the reference's",
+    "roles": "the pool of each role; without one, the reward is in the critic's pool, under GRPO in the reference's",
     "overlap": "`all` (the default), `updates` or `none`: what may run side by side in different pools",
-    "staleness": "updates by which the weights that generate may lag behind; by default 0",
+    "staleness": "how many updates the weights that generate may lag behind those that train; by default 0",
     "inflight_updates": "whether engines go on generating while they take new weights; by default false",
     "tensor_parallel": "devices that share one engine; by default the workload's",
-    "scaling": "of one pool whose devices each hold a full replica: `strong` or `weak`",
+    "scaling": "where one pool's devices each hold a full replica: `strong` or `weak`",
 }
 """The keys of a file, with what they mean."""
 
@@ -89,7 +89,7 @@ class _PlacementFile:
         )
         scaling = self._value("scaling", "strong or weak", lambda word: word in tuple(Scaling))
         if scaling and len(pools) > 1:
-            self._wrong("scaling: belongs to one pool of replicas, and there are several; leave it out")
+            self._wrong("scaling: is for a placement of one pool, and this one has several; leave it out")
         self.reasons.raise_any()
         replicas = Scaling(scaling) if scaling else None
         return Placement(name, pools, roles, Overlap(overlap), staleness, inflight, shared_by, replicas)

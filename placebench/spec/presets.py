@@ -165,7 +165,7 @@ SPLIT = Preset(
     "split[:A+B]",
     "such as split or split:3+1",
     "actor, rollout and ref on A devices, critic and reward on B others (without a critic: ref and reward); without"
-    " counts half each, the odd one to the actor",
+    " counts, half of the devices each, an odd one to the actor",
     f"split(:(?P<actor>{_COUNT})\\+(?P<critic>{_COUNT}))?",
     _split,
     _usual_splits,
@@ -174,7 +174,7 @@ SPLIT_NODES = Preset(
     "split@nodes",
     "split@nodes",
     "without counts",
-    "as split, but whole nodes: half of the nodes each with all their devices, the odd node to the actor",
+    "like split, but by whole nodes: half of the nodes each, an odd node to the actor",
     "split@nodes",
     _split_nodes,
     lambda nodes: ["split@nodes"],

@@ -274,7 +274,8 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "staleness": Setting(
         "K",
-        "updates by which the weights that generate may lag behind; 0 (the default) is strictly synchronous",
+        "how many updates the weights that generate may lag behind those that train; 0 (the default) is strictly"
+        " synchronous",
         # Any number, so that one that is too large is refused for that; Python reads none of more digits.
         lambda text: int(text) if re.fullmatch("[0-9]{1,4300}", text) else None,
     ),

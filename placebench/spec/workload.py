@@ -92,7 +92,8 @@ class Data(_Section):
     operand_max: Positive = Field(4, description="largest number in a sum")
     fill_prompts: bool = Field(
         False,
-        description="fill every prompt of arithmetic up to its longest with solved sums; true for presets but tiny",
+        description="fill every arithmetic prompt with solved sums up to the longest length; true by default for"
+        " presets other than tiny",
     )
 
 
@@ -103,8 +104,8 @@ class Batch(_Section):
     group_size: Sequences = Field(1, description="responses to each prompt")
     mini_batch_size: Sequences = Field(
         32,
-        description="sequences an optimizer step; it follows a batch that is given alone and that the default does"
-        " not divide",
+        description="sequences an optimizer step; chosen to fit where only batch.size is given and the default does not"
+        " divide it",
     )
     micro_batch_tokens: Positive = Field(
         16384,
@@ -135,11 +136,13 @@ class Rollout(_Section):
         1.0,
         description="sample from the likeliest words of this total probability",
     )
-    ignore_eos: bool = Field(False, description="a response ends at its length alone; true for presets but tiny")
+    ignore_eos: bool = Field(
+        False, description="a response ends only at its length; true by default for presets other than tiny"
+    )
     response_lengths: Literal["longest", "lognormal"] = Field(
         "longest",
-        description="length of a response that nothing else ends: longest, that is batch.max_response_length; or"
-        " lognormal, drawn",
+        description="length of a response that nothing else ends: longest (batch.max_response_length) or lognormal"
+        " (drawn)",
     )
     response_length_median: Tokens = Field(256, description="median of drawn lengths, tokens")
     response_length_sigma: Annotated[float, Field(ge=1e-12, le=10)] = Field(
@@ -147,18 +150,18 @@ class Rollout(_Section):
     )
     tensor_parallel_size: EngineSize = Field(
         1,
-        description="devices that share one vLLM engine: 1, 2, 4 or 8; of learners:…+engines:… the word says it",
+        description="devices that share one vLLM engine: 1, 2, 4 or 8; for learners:…+engines:… the word sets it",
     )
     memory_share: Share | None = Field(
         None,
-        description="most of a device's memory that a vLLM engine may take, a fraction: weights, working memory, keys"
-        " and values; null for those of the whole batch",
+        description="largest fraction of a device's memory that a vLLM engine may take for weights, working memory,"
+        " keys and values; null: as much as the whole batch needs",
     )
     log_probs: Literal["needed", "always"] = Field(
         "needed",
-        description="steps in which a vLLM engine tells the log-probability of each token beside the one that the"
-        " policy computes: needed, which is all where older weights may have generated, and otherwise those of the"
-        " warm-up; or always",
+        description="steps in which a vLLM engine, too, returns the log-probability of each token, which the policy"
+        " computes in any case: needed (all steps where older weights may have generated, else those of the warm-up)"
+        " or always",
     )
     sleep: bool = Field(True, description="a vLLM engine gives back its GPU memory while its pool trains")
     cuda_graphs: bool = Field(True, description="vLLM replays decoding as CUDA graphs")
@@ -192,7 +195,7 @@ class Algorithm(_Section):
     name: Literal["ppo", "grpo"] = Field("ppo", description="ppo or grpo")
     gamma: Fraction = Field(1.0, description="γ of generalized advantage estimation")
     lam: Fraction = Field(0.95, description="λ of generalized advantage estimation")
-    clip_ratio: Factor = Field(0.2, description="how far the policy's ratio counts beyond 1, either way")
+    clip_ratio: Factor = Field(0.2, description="how far from 1 the policy's ratio may be before it is clipped")
     clip_value: Factor = Field(0.5, description="how far a value may move from the old one before its loss is clipped")
     importance_cap: Factor = Field(2.0, description="largest weight of a token that older weights generated")
     entropy_coeff: Coefficient = Field(0.01, description="weight of the entropy in the policy's loss")
@@ -209,10 +212,12 @@ class Algorithm(_Section):
         "fixed",
         description="fixed, or adaptive: the weight follows the KL measured",
     )
-    kl_target: Factor = Field(0.1, description="of adaptive: the KL wanted")
-    kl_horizon: Positive = Field(10_000, description="of adaptive: the more sequences, the slower the weight moves")
+    kl_target: Factor = Field(0.1, description="for adaptive: the KL wanted")
+    kl_horizon: Positive = Field(
+        10_000, description="for adaptive: a number of sequences; the larger, the slower the weight changes"
+    )
     whiten_advantages: bool = Field(True, description="advantages of a step have mean 0 and deviation 1")
-    whiten_rewards: bool = Field(False, description="rewards of a step have deviation 1, about the mean they had")
+    whiten_rewards: bool = Field(False, description="scale the rewards of a step to deviation 1 and keep their mean")
     norm_adv_by_std_in_grpo: bool = Field(True, description="divide by the deviation of a group's rewards")
 
     @property
@@ -262,7 +267,7 @@ class Workload(_Section):
     )
     precision: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="of computing; master weights and Adam's states are float32",
+        description="of computation; master weights and Adam's states are float32",
     )
     sharding: Literal["replicate", "shard"] = Field(
         "replicate",
@@ -275,7 +280,7 @@ class Workload(_Section):
     torch_compile: bool = Field(False, description="compile the transformer blocks for training and scoring")
     trace_kernels: bool = Field(
         True,
-        description="on GPUs, run in the first round one step more than steps, to trace what it spends its time on",
+        description="on GPUs, run one more step in each launch of the first round, to trace what it spends its time on",
     )
     data: Data = Data()
     batch: Batch = Batch()

@@ -52,7 +52,7 @@ def write(name: str, text: str) -> str:
         (["run", "--launcher", "mpi"], "'mpi' is not one of 'ray', 'torchrun'"),
         (
             ["run", "--launcher", "torchrun", "--placements", "standard,ddp:1,split"],
-            "is for ddp alone, as in --placements ddp:1,ddp:2: leave out standard, split, or --launcher",
+            "runs only ddp placements, as in --placements ddp:1,ddp:2: leave out standard, split, or --launcher",
         ),
         (["run", "--steps", "0"], "--steps: must be greater than 0 (got 0)"),
         (["run", "--steps", "two"], "'two' is not a valid integer"),

@@ -106,7 +106,9 @@ def test_what_stands_behind_two_dashes_is_a_command_for_placements_too() -> None
     assert with_command.stdout == invoke("placements", "--job", "verl", "split:3+1").stdout
     without_job = invoke("placements", "standard", "--", "bash", "run.sh")
     assert (without_job.exit_code, without_job.stdout) == (2, "")
-    assert without_job.stderr == "placebench: 'bash run.sh': a command needs --job: name its framework, or command\n"
+    assert (
+        without_job.stderr == "placebench: 'bash run.sh': a command needs --job with its framework, or --job command\n"
+    )
     no_command = invoke("placements", "--job", "verl", "--", "standard,split:3+1", "ddp:2")
     assert (no_command.exit_code, no_command.stdout) == (2, "")
     told = "'standard,split:3+1 ddp:2' stands behind --, where your command does: write it before --"

@@ -29,7 +29,11 @@ def job_file(text: str) -> str:
             ["--job: unknown framework 'vrel': use verl, trl, openrlhf, skyrl, "],
         ),
         (["--job", "verl"], "", ["the job: there is no command: write it behind --, or as command in the job file"]),
-        (["--", "python", "verl.py"], "", ["'python verl.py': a command needs --job: name its framework, or command"]),
+        (
+            ["--", "python", "verl.py"],
+            "",
+            ["'python verl.py': a command needs --job with its framework, or --job command"],
+        ),
         (["--job", "verl", "--", "pyhton", "verl.py"], "", ["command: there is no program 'pyhton' on PATH"]),
         (["--job", "verl", "--", "bash", "no.sh"], "", ["command: there is no file 'no.sh' in /"]),
         (["--job", "verl", "--", "./verl.py"], "", ["verl.py may not be executed; chmod +x it, or name what runs"]),
@@ -55,7 +59,7 @@ def job_file(text: str) -> str:
                 "verl.py",
             ],
             "",
-            ["--model, --set, --launcher are for placebench's own job: a job of yours has it in its own command"],
+            ["--model, --set, --launcher are for placebench's own job: for a job of yours, put them into its command"],
         ),
         (
             ["--job", "verl", "--steps", "2", "--", "python", "x"],
@@ -80,7 +84,7 @@ def job_file(text: str) -> str:
                 "python",
             ],
             "",
-            ["staleness 99 is never reached in a launch of 10 steps"],
+            ["staleness 99 needs a launch of more than 99 steps, and this one has 10"],
         ),
         (
             ["--job", "verl", "--steps", "9" * 400, "--", "python"],
@@ -106,7 +110,7 @@ def job_file(text: str) -> str:
         (
             ["--job", "mine.yaml", "--", "python"],
             "command: python x",
-            ["and the command behind --, are the same setting"],
+            ["and the command after -- are the same setting"],
         ),
         (
             ["--job", "mine.yaml"],

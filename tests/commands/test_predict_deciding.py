@@ -128,6 +128,6 @@ def test_many_placements_that_are_left_out_have_one_reason_and_their_names() -> 
     told = [note for note in content.notes if note.startswith("left out")]
     assert told[0] == "left out: placement 'split' needs at least 2 devices, there is 1: raise --devices"
     assert told[1:] == [
-        "left out, too: split/overlap=none, split:3+1, learners:2+engines:2/staleness=1, ddp:2, ddp:4; --placements"
-        " with one of these says why"
+        "left out, too: split/overlap=none, split:3+1, learners:2+engines:2/staleness=1, ddp:2, ddp:4; give one of"
+        " them to --placements to see why"
     ]

@@ -137,12 +137,11 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 def test_what_cannot_be_on_several_nodes_is_refused(plan: Callable[..., str]) -> None:
     one = {"job": "command", "command": "true", "placements": {"standard": {"pools": {"all": [0, 1]}}}}
     assert plan(**one) == (
-        "placement 'standard': no device of it is on n1, the first node, on which the command starts: begin its pools"
-        " there"
+        "placement 'standard': it has no device on n1, the first node, where the command starts: give it one there"
     )
     assert plan(job="trl", command="torchrun x.py", each_node=False, python=sys.prefix).splitlines()[-1] == (
-        "placement 'standard': it is on several nodes, and trl starts ranks on one: leave out each_node: false, or name"
-        " devices of one node"
+        "placement 'standard': it is on several nodes, but trl starts ranks on one only: leave out each_node: false, or"
+        " name devices of one node"
     )
     assert plan(job="command", command="true") == ""
 
@@ -170,7 +169,7 @@ def test_a_cluster_that_cannot_be_asked_leaves_this_host(monkeypatch: pytest.Mon
     made = make_plan(RunRequest(job={"command": "true", "ray": "10.0.0.1:1"}, devices="cpu:1"))
     assert made.cluster is None
     assert made.remarks == (
-        "only devices of this host are used and sampled, for the cluster's nodes cannot be asked: node n2: placebench"
+        "only devices of this host are used and sampled, as the cluster's nodes cannot be queried: node n2: placebench"
         " cannot be imported there",
     )
 

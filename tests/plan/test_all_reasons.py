@@ -24,7 +24,7 @@ FAULTS = {
     "--time-limit nan": "must be above 0",
     "--placement-timeout 5": "--placement-timeout is for a Ray cluster",
     "--allow-kill": "--allow-kill is for the scripts of a job of yours: give --job too, or leave it out",
-    "--launcher torchrun": "--launcher torchrun is for ddp alone, as in --placements ddp:1,ddp:2: leave out standard",
+    "--launcher torchrun": "--launcher torchrun runs only ddp placements, as in --placements ddp:1,ddp:2: leave out",
     "--resume-from nowhere": "--resume-from nowhere: cannot read state.json",
     "--config no.yaml": "no.yaml, line 3: out: 5 is not text",
     "--set =3": "--set '=3': write key=value",
@@ -39,7 +39,7 @@ FAULTS = {
     "ddp:0": "'ddp:0' is not of the form ddp:N",
     "standard/inflight_updates=true": "inflight_updates needs engines in a pool of their own",
     "learners:1+engines:1/overlap=none/staleness=1": "overlap=none forbids that",
-    "learners:9+engines:1xtp3/stale=1": "an engine of 3 devices cannot be",
+    "learners:9+engines:1xtp3/stale=1": "an engine cannot have 3 devices",
     "split:1+1/scaling=weak": "scaling is a setting of ddp:N",
     "no.yaml": "no.yaml: roles: must be a mapping",
 }
@@ -86,8 +86,8 @@ def test_a_fault_is_told_whatever_else_is_wrong(
                 "unknown setting 'stale=1'",
                 "an engine of 3 devices must lie on one node",
                 "needs 12 devices",
-                "staleness 99 is never reached",
-                "an engine of 3 devices cannot be",
+                "staleness 99 needs a launch of more than",
+                "an engine cannot have 3 devices",
                 "batch.mini_batch_size 32 cannot be shared equally by the 9 devices of learners",
                 "batch.size 128 cannot be shared equally by the 3 devices of engines",
             ],
@@ -96,7 +96,7 @@ def test_a_fault_is_told_whatever_else_is_wrong(
             ["--devices", "tpu:1", "--placements", "split,standard/staleness=99,ddp:3"],
             [
                 "--devices 'tpu:1'",
-                "staleness 99 is never reached",
+                "staleness 99 needs a launch of more than",
                 "cannot be shared equally by the 3 devices of replicas; try --batch-size 132 --mini-batch-size 33",
             ],
         ),
@@ -110,7 +110,10 @@ def test_a_fault_is_told_whatever_else_is_wrong(
             ["--placements", "ddp:2/scaling=week", "--batch-size", "7", "--mini-batch-size", "7"],
             ["unknown setting 'scaling=week'"],
         ),
-        (["--set", "batch.size=8", "--set", "batch=5"], ["--set batch: is a section of --set batch.size"]),
+        (
+            ["--set", "batch.size=8", "--set", "batch=5"],
+            ["--set batch sets a whole section to one value, and --set batch.size"],
+        ),
         # What has nothing to do with sizes does not keep those from being checked.
         (
             ["--devices", "gpu:1@8GiB", "--model", "qwen2.5-7b", "--rounds", "many", "--placements", "standard"],
@@ -148,7 +151,10 @@ def test_a_fault_is_told_whatever_else_is_wrong(
         # Sizes that nobody could have are told, and no batch for them is looked for.
         (
             ["--placements", "ddp:999983,ddp:999979,ddp:999961"],
-            [*["needs 9999"] * 3, *["no batch can be shared by all placements; choose counts with common factors"] * 3],
+            [
+                *["needs 9999"] * 3,
+                *["no batch can be shared equally by all placements; choose device counts with common factors"] * 3,
+            ],
         ),
     ],
 )

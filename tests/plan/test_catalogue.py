@@ -205,5 +205,5 @@ def test_described_devices_are_for_plans_alone(tmp_path: Path) -> None:
     assert "critic_pool: critic, reward on node1 gpu:0–3" in planned.output
     started = CliRunner().invoke(main, run)
     assert started.exit_code == 2
-    assert "--devices gpu:4x2 describes devices that nobody looks for: add --dry-run" in started.stderr
+    assert "--devices gpu:4x2 describes devices for a plan only: add --dry-run" in started.stderr
     assert not (tmp_path / "runs").exists()

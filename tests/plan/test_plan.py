@@ -247,7 +247,7 @@ def test_engines_that_share_their_pool_are_refused(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     assert reasons(request(tmp_path, placements=str(path))) == [
-        "placement 'apart': engines in b do nothing but generate; let reward live in another pool",
+        "placement 'apart': engines in b do nothing but generate; put reward into another pool",
         "placement 'apart': staleness 1 lets engines generate beside everything else, and overlap=none forbids that;"
         " use overlap=all, or staleness=0",
     ]
@@ -293,16 +293,16 @@ def test_what_cannot_fit_on_the_host_is_refused_with_its_parts(tmp_path: Path, m
     assert "(activations" in found[0]
     assert "and there are 16.0 GiB" in found[0]
     assert "; no setting fits, " in found[0]
-    assert found[0].endswith("are missing at the least: take a smaller model or shorter sequences")
+    assert found[0].endswith("are missing: use a smaller model or shorter sequences")
     monkeypatch.setattr("placebench.host.devices.total_memory", lambda: 1 << 30)
     (many,) = reasons(request(tmp_path, devices="cpu:8", placements="split"))
-    assert many.endswith("are missing at the least: take fewer devices, a smaller model or shorter sequences")
+    assert many.endswith("are missing: use fewer devices, a smaller model or shorter sequences")
 
 
 def test_an_engine_that_the_devices_cannot_share_is_refused(tmp_path: Path) -> None:
     rollout = {"rollout": {"backend": "vllm", "tensor_parallel_size": 2}}
     found = reasons(request(tmp_path, devices="cpu:3", placements="standard", workload=rollout))
-    assert any("3 devices generate, which engines of 2 do not divide" in line for line in found)
+    assert any("3 devices generate and cannot be divided into engines of 2 devices" in line for line in found)
     eight = {"rollout": {"backend": "vllm", "tensor_parallel_size": 8}}
     assert any(
         "does not divide the 4 attention heads of tiny" in line for line in reasons(request(tmp_path, workload=eight))

@@ -57,7 +57,7 @@ def test_what_lies_in_place_of_a_folder_of_launches_is_refused(tmp_path: Path, p
         path.rename(folder / "aside")
     path.write_text("")
     DAMAGES[damage](path, b"")
-    with pytest.raises(UsageError, match=f"^{path}: is no folder, as a run has there: move it away, then go on$"):
+    with pytest.raises(UsageError, match=f"^{path}: not a folder, where a run has one: move it away, then resume$"):
         resume_plan(folder, RunRequest())
 
 
@@ -101,7 +101,7 @@ def test_every_resumption_is_recorded_also_in_a_run_of_a_version_that_recorded_n
         ({"workload": {"batch": {"size": 64}}}, "batch.size is 64 now and 128 in the run"),
         ({"devices": "cpu:4"}, "--devices is cpu:4 now and cpu:0, cpu:1 in the run"),
         ({"name": "other"}, "--name is other now"),
-        ({"allow_kill": True}, "the run is of placebench's own job; leave --allow-kill out"),
+        ({"allow_kill": True}, "the run is of placebench's own job; leave out --allow-kill"),
         ({"out": Path("elsewhere")}, "--out is elsewhere now and"),
         ({"sample_hz": 1.0}, "--sample-hz is 1.0 now and 0.0 in the run"),
         ({"launcher": "torchrun"}, "--launcher is torchrun now and ray in the run"),
@@ -183,7 +183,7 @@ def test_fewer_rounds_or_another_device_cannot_be_resumed(tmp_path: Path) -> Non
     with pytest.raises(UsageError) as caught:
         resume_plan(folder, RunRequest(rounds=2))
     lines = str(caught.value).splitlines()
-    assert any("cpu:1" in line and "is not here as it was" in line for line in lines)
+    assert any("cpu:1" in line and "is not here, or has changed" in line for line in lines)
     assert any("--rounds is 2 now and already 3 in the run" in line for line in lines)
 
 

@@ -136,7 +136,7 @@ def test_steps_are_left_as_asked_for(tmp_path: Path) -> None:
     assert "steps" not in load_yaml(tmp_path / "bench.yaml")
     out = StringIO()
     show_plan(open_plan, Console(file=out, width=200))
-    assert "as many as are precise enough soonest, from round 4 on" in out.getvalue()
+    assert "from round 4 on, the number that reaches the precision soonest" in out.getvalue()
     out = StringIO()
     few = make_plan(RunRequest(out=tmp_path, devices="cpu:2", rounds="auto", max_rounds=3))
     show_plan(few, Console(file=out, width=200))

@@ -105,7 +105,7 @@ def test_what_is_wrong_on_many_nodes_is_told_once() -> None:
     [
         ("split:9+9", [], "'split:9+9' needs 18 devices"),
         ("ddp:3", [], "cannot be shared equally by the 3 devices"),
-        ("standard/staleness=99", [], "staleness 99 is never reached"),
+        ("standard/staleness=99", [], "staleness 99 needs a launch of more than 99 steps"),
         ("learners:1,1+engines:2", [], "has learners on 2 nodes"),
         ("ddp:1", ["--model", "qwen2.5-1.5b"], "each device of replicas needs about"),
     ],

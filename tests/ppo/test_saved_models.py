@@ -126,7 +126,7 @@ def test_a_model_without_weights_is_refused(tmp_path: Path) -> None:
     }
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     (reason,) = unusable_workload(workload)
-    assert reason.startswith(f"--model {tmp_path}: model-00002-of-00002.safetensors is missing, which model.safe")
+    assert reason.startswith(f"--model {tmp_path}: model.safetensors.index.json names model-00002-of-00002")
     for file in tmp_path.glob("model*"):
         file.unlink()
     (reason,) = unusable_workload(workload)
@@ -140,7 +140,7 @@ def test_a_model_without_weights_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("vocab_size", 80, "the embedding in model.safetensors is 64 x 32, and config.json has vocab_size 80 and"),
+        ("vocab_size", 80, "the embedding in model.safetensors is 64 x 32, but config.json has vocab_size 80 and"),
         ("layer_types", ["full_attention"], "config.json: num_hidden_layers is 2 and layer_types names 1; make them"),
     ],
 )

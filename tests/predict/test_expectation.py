@@ -91,7 +91,7 @@ def test_steps_of_a_checkpoint_are_not_run_again(tmp_path: Path) -> None:
     assert expected(scratch).seconds == pytest.approx(2 * (8.0 + 24 * 1.0))
     shown = StringIO()
     show_plan(plan, Console(file=shown, width=300))
-    assert f"start     every launch from checkpoint {path}, behind step 20\n" in shown.getvalue()
+    assert f"start     every launch from checkpoint {path}, after step 20\n" in shown.getvalue()
     assert "steps     4 a launch, up to number 24, the first " in shown.getvalue()
 
 

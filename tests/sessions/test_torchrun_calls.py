@@ -287,8 +287,9 @@ def test_torchrun_starts_replicas_alone_and_joins_no_ray() -> None:
     assert list(unusable_launcher(TORCHRUN, placements[1:])) == []
     assert list(unusable_launcher(RAY, placements, (), "auto")) == []
     assert list(unusable_launcher(TORCHRUN, placements, (), "auto")) == [
-        "--launcher torchrun is for ddp alone, as in --placements ddp:1,ddp:2: leave out standard, or --launcher",
-        "--launcher torchrun starts no Ray and joins none: leave out --ray-address, or --launcher",
+        "--launcher torchrun runs only ddp placements, as in --placements ddp:1,ddp:2: leave out standard, or"
+        " --launcher",
+        "--launcher torchrun runs without Ray: leave out --ray-address, or --launcher",
     ]
 
 

@@ -73,7 +73,8 @@ def test_a_job_under_torchrun_starts_no_ray(monkeypatch: pytest.MonkeyPatch, tmp
     done = CliRunner().invoke(main, ["slurm", "submit", "--print", "--", "run", "--launcher", "torchrun"])
     assert done.exit_code == 2
     assert (
-        "--launcher torchrun is for ddp alone, as in --placements ddp:1,ddp:2: leave out standard, split" in done.stderr
+        "--launcher torchrun runs only ddp placements, as in --placements ddp:1,ddp:2: leave out standard, split"
+        in done.stderr
     )
 
 

@@ -68,7 +68,8 @@ def test_a_section_has_keys_or_a_value() -> None:
         parse_settings(settings)
     assert str(caught.value).splitlines() == [
         "--set '=3': write key=value, for example --set batch.size=32",
-        "--set batch: is a section of --set batch.size, and no value: leave one of them out",
+        "--set batch sets a whole section to one value, and --set batch.size a key in that section: leave one of"
+        " them out",
     ]
 
 
@@ -129,7 +130,9 @@ def test_the_same_setting_twice_is_refused() -> None:
     below = build_request(GivenRun(short={"batch.size": ("--batch-size", 8)}, settings=["batch={size: 16}"]))
     assert below.wrong == request.wrong
     section = build_request(GivenRun(short={"batch.size": ("--batch-size", 8)}, settings=["batch=3"]))
-    assert section.wrong == ("--set batch is a section of --batch-size, and no value: leave one of them out",)
+    assert section.wrong == (
+        "--set batch sets a whole section to one value, and --batch-size a key in that section: leave one of them out",
+    )
 
 
 def test_all_that_is_wrong_with_settings_file_and_options_is_kept(tmp_path: Path) -> None:

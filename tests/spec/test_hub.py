@@ -135,7 +135,7 @@ def test_a_plan_knows_the_shape_of_a_hub_model_and_then_has_it_without_the_hub(t
     [
         ("owner/none", "neither a preset nor a folder, and {hub} has no such model that you may read: check the name"),
         ("owner/private", "neither a preset nor a folder, and {hub} has no such model that you may read: check the"),
-        ("owner/gated", "{hub}/owner/gated gives access on request: ask for it there, and log in by `hf auth login`"),
+        ("owner/gated", "{hub}/owner/gated gives access on request: ask for it there, and log in with `hf auth login`"),
         ("owner/data", "no config.json on the hub; choose a model that transformers loads"),
         ("owner/--", "not a hub id (owner/name), nor a preset or a folder that is there"),
     ],

@@ -45,7 +45,7 @@ def test_a_file_gives_any_pools(tmp_path: Path) -> None:
         ("overlap: updates", "inflight_updates: 1", "inflight_updates: 1 is not true or false"),
         ("overlap: updates", "tensor_parallel: 0", "tensor_parallel: 0 is not a number of devices, 1 to 2147483647"),
         ("overlap: updates", "scaling: [weak]", "scaling: ['weak'] is not strong or weak"),
-        ("overlap: updates", "scaling: weak", "scaling: belongs to one pool of replicas"),
+        ("overlap: updates", "scaling: weak", "scaling: is for a placement of one pool"),
         ("name: ref apart", "name: [1]", "name: [1] must be a short text"),
         ("name: ref apart", "name: ''", "name: '' must be a short text"),
         ("name: ref apart", "name: ' '", "name: ' ' must be a short text"),

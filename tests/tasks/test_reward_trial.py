@@ -82,7 +82,7 @@ def test_it_is_called_with_a_prompt_of_the_workload(here: Path) -> None:
 def test_a_module_of_the_current_folder_must_be_on_every_node(here: Path) -> None:
     for function in ("judge", "lone"):
         assert plan(f"scores:{function}").exit_code == 0
-    note = f"can be imported from the current folder alone: every node must have {here}, or the module installed"
+    note = f"can be imported only from the current folder: every node must have {here}, or the module installed"
     assert "current folder" not in plan("scores:judge").stdout
     assert note in plan("scores:judge", "--devices", "gpu:2x2").stdout
 

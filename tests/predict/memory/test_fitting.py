@@ -276,7 +276,7 @@ def test_a_pool_that_ran_out_is_told_of_another_split() -> None:
 def test_another_split_is_named_by_its_word_when_no_setting_fits() -> None:
     job = {"model": "qwen2.5-7b", "batch": {"size": 96, "mini_batch_size": 96}}
     (line,) = refused_for_memory(gpu_plan(["split:3+1"], 4, 100, **job))
-    assert "; no setting alone fits, --placements split:2+2 " in line
+    assert "; no setting alone is enough; --placements split:2+2 " in line
 
 
 @pytest.mark.parametrize("name", ["mine", "split/fast", "learners:3+engines:1"])
@@ -298,8 +298,8 @@ def test_another_split_leaves_engines_whole() -> None:
 
 def test_more_devices_are_named_when_no_setting_fits() -> None:
     (line,) = refused_for_memory(gpu_plan(["standard"], 1, 80, model="qwen2.5-7b"))
-    assert "; no setting alone fits, the same placement on " in line
-    assert " such GPUs with --set activation_checkpointing=true does, about " in line
+    assert "; no setting alone is enough; the same placement on " in line
+    assert " such GPUs with --set activation_checkpointing=true fits with about " in line
 
 
 # Another value of every key that is not among those on which the memory depends.
