@@ -115,7 +115,9 @@ def compare_sides(sides: Sequence[Side], min_effect: float = MIN_EFFECT, *, forc
     facts = known_facts(named)
     doubts = doubts_of(named, facts)
     if doubts and not force:
-        raise UsageError(f"{'; '.join(doubts)}: no verdict on such a difference means anything (--force compares)")
+        raise UsageError(
+            f"{'; '.join(doubts)}: no verdict on such a difference means anything (--force compares anyway)"
+        )
     first, *others = compared = _with_ratios(named, min_effect)
     for other in others:
         if not any(other.ratios.values()):

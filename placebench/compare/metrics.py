@@ -47,10 +47,10 @@ END, NO_PHASE, OWN_POOL = "end of the step", "no phase", "own pool"
 # Share of the step from which a part of it is worth a word.
 NOTABLE = 0.01
 FORMULAS = (
-    "MFU: FLOPs / (time · devices · dense bfloat16 peak); a token takes 6·N + 12·layers·width·length in training and"
-    " 2·N + 4·layers·width·length in a forward pass, width that of all heads, attention not counted as causal, the"
-    " output head counted for every token, nothing recomputed. MBU: bytes of weights, keys and values that decoding"
-    " reads / (time · devices · peak of the memory)."
+    "MFU: FLOPs / (time · devices · dense bfloat16 peak). A token takes 6·N + 12·layers·width·length FLOPs in training"
+    " and 2·N + 4·layers·width·length in a forward pass, where width is that of all heads. Attention is not counted as"
+    " causal, the output head is counted for every token, and recomputation is left out. MBU: bytes of weights, keys"
+    " and values that decoding reads / (time · devices · peak of the memory)."
 )
 # One question, the step time, and the same in other units: what a comparison is made for.
 HEADLINES = (STEP_TIME.key, LOG_CLOCK.key, TOKENS.key, TOKENS_PER_DEVICE.key)
@@ -82,7 +82,7 @@ ENGINE_TOKENS = Metric(
     "tokens of prompts and responses that engines finish / time in which they generate, all engines together",
 )
 QUEUE = Metric("flow/fill", "queue", "sequences", "sequences that wait for the trainer, mean over the step")
-LAG = Metric("flow/lag", "lag", "updates", "updates by which the weights that generated are older, mean")
+LAG = Metric("flow/lag", "lag", "updates", "updates by which the weights that generated lag behind, mean")
 DROPPED = Metric("flow/dropped", "dropped", "sequences", "sequences of a step that were too old")
 ENGINES = (TRAINER_WAIT, ENGINE_WAIT, TRAINER_TOKENS, ENGINE_TOKENS, QUEUE, LAG, DROPPED)
 _FLOPS = {
@@ -156,16 +156,16 @@ def wait_metrics(device: str) -> tuple[Metric, ...]:
             f"wait_slower_ranks_inside/{device}",
             "slower ranks, inside phases",
             "s",
-            "collectives alone, beyond those of the rank of its pool that has least of them",
+            "time in collectives alone, less that of the rank of its pool with the least",
         ),
         Metric(
             f"wait_collectives/{device}",
             "collectives",
             "s",
-            "collectives alone, of the rank of its pool that has least of them",
+            "time in collectives alone, of the rank of its pool with the least",
         ),
-        Metric(f"wait_host/{device}", "host", "s", "phases with nothing on the device"),
-        Metric(f"not_traced/{device}", "not traced", "s", "phases of which there is no trace"),
+        Metric(f"wait_host/{device}", "host", "s", "time in phases with nothing on the device"),
+        Metric(f"not_traced/{device}", "not traced", "s", "time in phases of which there is no trace"),
     )
 
 

@@ -35,7 +35,7 @@ class MeasuredPlacement(_Kept):
     devices: tuple[str, ...] = Field(description="the model of every device")
     planned: int = Field(description="launches that the run was to have")
     launches: tuple[dict[str, float], ...] = Field(
-        description="numbers of each launch, by key; none of one that was set aside, whose place is kept"
+        description="numbers of each launch, by key; empty for a launch that was set aside"
     )
     steps: tuple[tuple[tuple[int, float, float], ...], ...] = Field(
         (), description="measured steps of each launch: number, seconds, tokens; none in files of earlier versions"

@@ -266,7 +266,7 @@ def _metrics(words: Sequence[str], sides: Sequence[Baseline]) -> list[Metric]:
                 f"--metric {shown(word)}: no such number: use {listing(metric.label for metric in usable)}"
             )
         if found not in usable:
-            raise UsageError(f"--metric {shown(word)}: neither side of it is worse, so it cannot regress")
+            raise UsageError(f"--metric {shown(word)}: neither more nor less of it is worse, so it cannot regress")
         chosen.append(found)
     return list(dict.fromkeys(chosen))
 

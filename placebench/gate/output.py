@@ -40,8 +40,8 @@ def print_check(check: BaselineCheck, console: Console) -> None:
         for part in _table(check, console.width):
             console.print(part)
         console.print(
-            "A regression is worse by more than the threshold with its whole interval; 'would see': the smallest"
-            " measured change that would have been one.",
+            "A regression: the whole interval is worse by more than the threshold; 'would see': the smallest measured"
+            " change that would have been one.",
             style="dim",
         )
     for text in _warnings(check):

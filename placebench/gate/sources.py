@@ -47,7 +47,7 @@ def read_sources(text: str, with_run: Callable[[str], str]) -> tuple[CheckedWord
         if entry is None:
             entry = split_words(",".join(rest))[0] if ":" in rest[0] else rest[0]
         if not entry:
-            raise UsageError(f"{shown(text)}: there is an empty entry: name a run before and behind each comma")
+            raise UsageError(f"{shown(text)}: there is an empty entry: name a run before and after each comma")
         found.append(read_source(with_run(entry)))
         rest = rest[entry.count(",") + 1 :]
     return tuple(found)

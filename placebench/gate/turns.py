@@ -17,13 +17,13 @@ def turns_missed(sides: Mapping[str, tuple[MeasuredPlacement, MeasuredPlacement]
     took = {name: _took_turns(*both) for name, both in sides.items()}
     if apart := [name for name, known in took.items() if known is False]:
         yield (
-            f"warning: launches of {listing(apart)} did not take turns with the baseline's: they are no pairs for"
-            f" --paired, and {DRIFT}."
+            f"warning: launches of {listing(apart)} did not take turns with the baseline's: they are not pairs as"
+            f" --paired needs them, and {DRIFT}."
         )
     if unknown := [name for name, known in took.items() if known is None]:
         yield (
-            f"warning: whether launches of {listing(unknown)} took turns with the baseline's, as --paired says, is not"
-            f" known: {UNKNOWN_DRIFT}."
+            f"warning: it is not known whether launches of {listing(unknown)} took turns with the baseline's, as"
+            f" --paired says: {UNKNOWN_DRIFT}."
         )
 
 

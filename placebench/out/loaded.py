@@ -195,7 +195,7 @@ class LoadedRun:
     @cached_property
     def _run(self) -> Run:
         if self._is_shared:
-            raise UsageError(f"{self.path}: shared without its raw files: of its numbers there is what compare() has")
+            raise UsageError(f"{self.path}: shared without its raw files: only what compare() returns is known")
         return load_run(self.path)
 
 

@@ -39,10 +39,10 @@ def share(path: Path, out: Path, *, keep_host: bool = False) -> None:
         OSError: the file cannot be written.
     """
     if RunFolder(path).lacks_raw_files:
-        raise UsageError(f"{path}: shared without its raw files, of which the zip is made: share it where it was run")
+        raise UsageError(f"{path}: shared without its raw files, which the zip needs: share it where it was run")
     out.parent.stat()  # before all work: a folder that is not there
     if out.is_file() and out.stat().st_size and not zipfile.is_zipfile(out):
-        raise UsageError(f"{out}: is there and no zip: name another file, or remove it")
+        raise UsageError(f"{out}: is there, but is no zip: name another file, or remove it")
     run = load_run(path)
     masks = Masks(run, keep_host=keep_host)
     with tempfile.TemporaryDirectory() as scratch:

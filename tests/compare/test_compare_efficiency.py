@@ -124,7 +124,7 @@ def test_a_job_of_the_user_s_has_the_mfu_of_the_phases_that_are_known(tmp_path: 
     work = 1300 * (6 * N + 12 * 28 * 1536 * 1000)
     assert standard.value("mfu/update_actor") == pytest.approx(work / (0.24 * 2 * 989e12))
     assert [str(key) for key in standard.launch_values if str(key).startswith("mfu/")] == ["mfu/update_actor"]
-    assert [line.partition(" ")[0] for line in basis(comparison.placements[0].run)] == ["Peak", "N", "Of"]
+    assert [line.partition(" ")[0] for line in basis(comparison.placements[0].run)] == ["Peak", "N", "Only"]
     del job["work"]
     (path / "run.json").write_text(json.dumps(content))
     assert basis(compare_run(path).placements[0].run) == ()

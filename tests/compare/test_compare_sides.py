@@ -179,7 +179,7 @@ def test_warnings_about_launches_and_placements_say_of_which_run(tmp_path: Path)
 
 def test_of_logs_it_is_not_known_whether_they_took_turns(tmp_path: Path) -> None:
     before, after = (arm(*(verl_log(tmp_path, f"{name}{n}.log") for n in (1, 2)), name=name) for name in ("a", "b"))
-    told = "Whether launches of b and a took turns is not known: if they did not and the machine changed in between,"
+    told = "It is not known whether launches of b and a took turns: if they did not and the machine changed in between,"
     assert any(line.startswith(told) for line in caveats(compare_sides([before, after])))
 
 

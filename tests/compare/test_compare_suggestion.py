@@ -180,8 +180,8 @@ def test_replicas_are_said_to_be_left_aside(tmp_path: Path, word: str, other: st
     found = suggest(compare_run(SyntheticRun(layouts, rounds=2).write(tmp_path / "run")))
     assert found is not None
     assert found.text == (
-        "No suggestion yet: every phase was measured on one number of devices only, replicas left aside. Add a"
-        f" placement whose pools have other sizes, such as {other}, to see how phases scale."
+        "No suggestion yet: every phase was measured on one number of devices only, not counting replicas. Add"
+        f" a placement whose pools have other sizes, such as {other}, to see how phases scale."
     )
 
 

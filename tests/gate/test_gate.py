@@ -205,7 +205,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (["check", "run", "--baseline", "base.json", "--max-regression", "-5%"], 2, "write a share"),
         (["check", "run", "--baseline", "base.json", "--metric", "steps"], 2, "no such number: use step, gen, "),
-        (["check", "run", "--baseline", "base.json", "--metric", "load"], 2, "neither side of it is worse"),
+        (["check", "run", "--baseline", "base.json", "--metric", "load"], 2, "neither more nor less of it is worse"),
         (["check", "run:spilt", "--baseline", "base.json"], 2, "run has no placement 'spilt'"),
         (["check", "run", "--baseline", "base.json", "--junit", "run"], 2, "run: cannot write it: Is a directory"),
         (["check", "run,", "--baseline", "base.json"], 2, "'run,': there is an empty entry"),

@@ -228,7 +228,7 @@ def test_pairs_of_a_run_that_was_measured_later_are_told(
         before = tmp_path / "baseline.json"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     result = invoke("check", now, "--baseline", before, "--paired", "--json", tmp_path / "gate.json")
-    told = "launches of standard and split did not take turns with the baseline's: they are no pairs for --paired, and"
+    told = "launches of standard and split did not take turns with the baseline's: they are not pairs as --paired needs"
     assert result.exit_code == 0, result.stderr
     assert f"warning: {told}" in " ".join(result.stdout.split())
     assert f"::warning title=placebench check::{told}" in result.stdout

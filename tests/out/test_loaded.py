@@ -131,7 +131,7 @@ def test_notebooks_show_the_verdict_and_no_markup_of_names(tmp_path: Path) -> No
 def test_notebooks_mark_a_verdict_that_its_interval_denies_and_say_why() -> None:
     page = placebench.load(SHARED.parent / "ppo-1.5b-placements")._repr_html_()
     assert "<td>1.06–1.47</td>\n      <td>undecided*</td>" in page
-    assert "<p>* its interval alone would decide, but of 26 numbers compared at once some do by chance</p>" in page
+    assert "<p>* its interval alone would decide, but of 26 numbers compared at once, some decide by chance</p>" in page
 
 
 def test_the_run_predicts_its_own_placements_and_others(path: Path) -> None:

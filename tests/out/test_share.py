@@ -182,7 +182,7 @@ def test_a_file_that_is_no_zip_is_left_as_it_is(tmp_path: Path) -> None:
     notes.write_text("mine\n")
     done = invoke("share", str(run), str(notes))
     assert done.exit_code == 2
-    assert f"{notes}: is there and no zip: name another file, or remove it" in " ".join(done.output.split())
+    assert f"{notes}: is there, but is no zip: name another file, or remove it" in " ".join(done.output.split())
     assert notes.read_text() == "mine\n"
 
 

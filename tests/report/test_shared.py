@@ -57,7 +57,7 @@ def test_a_run_that_was_killed_before_its_first_launch_is_no_shared_one(tmp_path
     for _ in ("first", "again"):
         assert invoke("report", path, "--png").exit_code == 0
         text = " ".join(invoke("show", path).stdout.split())
-        assert "no launch has come to its steps, for none was started" in text
+        assert "no launch was started, so nothing was measured" in text
         assert "go on with placebench run --resume run" in text
         assert "0 of 2 launches done. More" in text
     # Where launches have ended, their files were taken away.

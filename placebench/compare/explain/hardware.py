@@ -60,7 +60,7 @@ def _stolen(side: RunSide, samples: pd.DataFrame) -> Iterator[str]:
     if share >= STOLEN_SHARE:
         yield (
             f"{side.name}: the hypervisor gave other guests {quantity(share, '1')} of the CPU time that this host"
-            " wanted: what waits for the host varies with them"
+            " wanted, so the time that devices wait for the host varies"
         )
 
 
@@ -77,9 +77,9 @@ def _slow_cores(side: RunSide) -> Iterator[str]:
         least, most = number(means[0], 2), number(means[-1], 2)
         by_launch = f" ({least} to {most} by launch)" if least != most else ""
         yield (
-            f"{side.name}: the cores that the job ran on were {number(mean, 2)} times as slow as at their best"
-            f"{by_launch}, {number(worst, 2)} times in a tenth of the samples: others share them, or their clocks"
-            " change, and what waits for the host varies with them"
+            f"{side.name}: the job's cores were {number(mean, 2)} times as slow as at their best{by_launch}, and at"
+            f" least {number(worst, 2)} times in a tenth of the samples; others share them or their clocks change, so"
+            " the time that devices wait for the host varies"
         )
 
 

@@ -31,7 +31,7 @@ def missing_launches(run: Run, placements: Sequence[RunSide]) -> Iterator[str]:
     # A report is read elsewhere too: nothing above the folder that it was made in is named.
     resume = resuming(Path(path.name) if path.is_absolute() else path)
     if all(launch.status is Status.PLANNED for launch in run.launches):
-        yield f"no launch has come to its steps, for none was started; if the run is over, go on with {resume}"
+        yield f"no launch was started, so nothing was measured; if the run is over, go on with {resume}"
     elif run.record.status == Status.INTERRUPTED and not any(side.launches for side in placements):
         yield f"the run was interrupted before a launch had ended: go on with {resume}"
 
@@ -121,7 +121,7 @@ def job_caveats(job: JobRecord, launches: Sequence[Launch]) -> Iterator[str]:
         if any(not launch.logged_phases.columns.isin([UNATTRIBUTED.key]).all() for launch in launches):
             yield "Phase times come from the job's log, which does not say when or on which device a phase ran."
         else:
-            yield "Only whole steps are compared: nothing tells when which phase ran."
+            yield "Only whole steps are compared: nothing says when each phase ran."
     yield from _flags([launch for launch in launches if launch.log])
 
 

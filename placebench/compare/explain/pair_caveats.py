@@ -39,7 +39,7 @@ def not_interleaved(comparison: Comparison) -> Iterator[str]:
     if runs:
         yield f"The launches of {listing(runs)} did not take turns with those of {first.name}: {DRIFT}."
     if logs := [other.name for other in apart if other.name not in runs]:
-        yield f"Whether launches of {listing(logs)} and {first.name} took turns is not known: {UNKNOWN_DRIFT}."
+        yield f"It is not known whether launches of {listing(logs)} and {first.name} took turns: {UNKNOWN_DRIFT}."
 
 
 def pairing(first: Side, other: Side) -> Iterator[str]:

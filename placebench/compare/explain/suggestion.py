@@ -161,7 +161,7 @@ def _add_another(run: Run, measured: Sequence[RunSide]) -> str:
     sizes = {len(devices) for side in known for devices in side.placement.pools.values()}
     words = "split" if max(sizes) == len(run.devices) else "standard"
     more = f", such as {words}," if words not in {side.name for side in measured} and len(run.devices) > 1 else ""
-    aside = "" if len(known) == len(measured) else ", replicas left aside"
+    aside = "" if len(known) == len(measured) else ", not counting replicas"
     return (
         f"No suggestion yet: every phase was measured on one number of devices only{aside}. Add a placement whose pools"
         f" have other sizes{more} to see how phases scale."

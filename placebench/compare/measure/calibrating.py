@@ -34,7 +34,7 @@ def calibrate_by(run: Run, sides: Sequence[RunSide]) -> CalibrationFile:
     if not cases:
         if why := run.why_unreadable():
             raise UsageError(f"{run.folder.path}: it cannot be read: {why}")
-        raise UsageError(f"{run.folder.path}: no launch of it is finished and tells what its phases took")
+        raise UsageError(f"{run.folder.path}: it has no finished launch with times of phases")
     device = record.devices[0]
     return CalibrationFile(
         source=run.folder.path.name,

@@ -180,7 +180,7 @@ def basis(run: Run) -> tuple[str, ...]:
     if work is not None and any(map(device_peak, names)):
         lines += [_parameters("actor", work.actor, work.actor.parameters, looks_up=not work.actor.tie_word_embeddings)]
         if run.record.job:
-            lines.append("Of the job's sequences only the mean length is known: attention counts as if all had it.")
+            lines.append("Only the mean length of the job's sequences is known: attention counts as if all had it.")
         if not _OF_CRITIC.isdisjoint(work.phases):
             lines += [_parameters("critic", work.critic, work.critic.critic_parameters, looks_up=True)]
     return tuple(lines)

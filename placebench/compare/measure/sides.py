@@ -73,7 +73,7 @@ def run_sides(path: Path, placement: str | None = None) -> tuple[RunSide, ...]:
     run = load_run(path)
     names = [known.name for known in run.placements]
     if placement is not None and placement not in names:
-        hint = "; a comma sets logs of an arm apart, and runs are named one by one" if "," in placement else ""
+        hint = "; commas separate the logs of an arm, but runs are separate arguments" if "," in placement else ""
         raise UsageError(f"{path} has no placement {shown(placement)}: it has {', '.join(names)}{hint}")
     sides = measure_run(run, placement)
     for side in sides:

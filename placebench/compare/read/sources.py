@@ -98,7 +98,7 @@ def _split(text: str, sign: str) -> list[str]:
     """Parts of a word; a file that is there under the whole word is one part."""
     parts = [text] if exists(Path(text)) else text.split(sign)
     if not all(parts):
-        raise UsageError(f"{shown(text)}: there is an empty entry: name a log before and behind each {shown(sign)}")
+        raise UsageError(f"{shown(text)}: there is an empty entry: name a log before and after each {shown(sign)}")
     return parts
 
 
