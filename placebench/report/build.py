@@ -33,9 +33,7 @@ def build_report(run_dir: Path, min_effect: float | None = None, *, with_png: bo
     """
     if RunFolder(run_dir).lacks_raw_files:
         if with_png:
-            raise UsageError(
-                f"--png: {run_dir} was shared without its raw files, and figures are made of them: leave it out"
-            )
+            raise UsageError(f"--png: {run_dir} was shared without its raw files, which figures need: leave --png out")
         return _rebuild_pages(run_dir, min_effect)
     with drawing() as figures:
         comparison = compare_run(run_dir, min_effect)

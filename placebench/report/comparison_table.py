@@ -78,7 +78,7 @@ def note_on(rows: Iterable[Judged], what: str = "numbers") -> str | None:
     """Why verdicts of a table or a figure, whose rows are `what`, are marked; None where none is."""
     if not (counts := [row.corrected_for for row in rows if row.corrected_for]):
         return None
-    return f"* its interval alone would decide, but of {max(counts)} {what} compared at once some do by chance"
+    return f"* its interval alone would decide, but of {max(counts)} {what} compared at once, some decide by chance"
 
 
 def _row(first: QuantitySummary, other: QuantitySummary) -> Row:

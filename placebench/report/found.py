@@ -28,7 +28,7 @@ class FoundFile(PredictionModel):
     """A placement that was found."""
 
     placement: str = Field(description="the word, or the name of a file that says it")
-    moved_devices: Annotated[int, Field(ge=0)] = Field(description="that get roles which they do not have now")
+    moved_devices: Annotated[int, Field(ge=0)] = Field(description="how many get roles that they do not have now")
     text: str | None = Field(description="of the file; null for a word")
 
 
@@ -37,7 +37,7 @@ class SearchGroup(PredictionModel):
 
     staleness: int
     placements: tuple[FoundFile, ...]
-    more_layouts: int = Field(description="that tie with the fastest and are not among the placements")
+    more_layouts: int = Field(description="how many tie with the fastest and are not among the placements")
     walked: int = Field(description="placements whose step was walked")
     predictions: PredictionFile
 
@@ -131,9 +131,10 @@ def _about_moves(found: FoundPlacements) -> Iterator[str]:
 def _about_files(found: FoundPlacements, deciding: DecidingRun) -> Iterator[str]:
     if not found.files:
         if not deciding.is_unwritten:
-            yield "Note: a word says each of these placements, so that --write has written no file."
+            yield "Note: each of these placements has a word, so --write has written no file."
         return
     if deciding.is_unwritten:
-        yield f"Note: no word says {few(found.files, ', ')}; --write DIR writes the files for --placements."
+        have = "has" if len(found.files) == 1 else "have"
+        yield f"Note: {few(found.files, ', ')} {have} no word; --write DIR writes the files for --placements."
     else:
         yield f"Note: written for --placements: {few((deciding.spelled[name] for name in found.files), ', ')}."

@@ -29,8 +29,8 @@ def read_summary(path: Path, min_effect: float | None = None) -> Summary:
     folder = RunFolder(path)
     if min_effect is not None:
         raise UsageError(
-            f"--min-effect {min_effect:g}: {path} was shared without its raw files, and verdicts are made of them:"
-            " leave it out"
+            f"--min-effect {min_effect:g}: {path} was shared without its raw files, which new verdicts need: leave"
+            " --min-effect out"
         )
     try:
         return Summary.model_validate_json(read_text(folder.summary_file))

@@ -67,9 +67,9 @@ def _about_gains(summary: Summary) -> Iterator[str]:
         if summary.kind == "comparison":
             which = "of one run each, paired by its rounds where both have them"
         yield (
-            f"Gain of the split and of the overlap: step times of two placements {which}; below 1 is faster. Factors to"
-            " read beside the verdicts: they have none of their own, and are not among what those are corrected for."
-            " Each is measured by itself, so the two may give a little more or less than both together."
+            f"Gain of the split and of the overlap: ratios of step times of two placements {which}; below 1 is faster."
+            " They have no verdicts of their own and do not count in the correction of the verdicts. Each is measured"
+            " by itself, so the two multiplied may differ a little from both together."
         )
 
 
@@ -91,7 +91,7 @@ def _comparison_notes(summary: Summary) -> tuple[str, ...]:
         f" within {effect}, else undecided; undecided, too, with one launch of an arm{_about_headlines(summary)}.",
         *(f"{found.label}: {found.meaning}." for found in placement_metrics(()) if found.key in measured),
         *_about_gains(summary),
-        "Phases bear placebench's name where they mean the same, else the log's own. Phases that overlap, parts of"
+        "A phase has placebench's name where it means the same, else the log's own. Phases that overlap, parts of"
         " phases and times outside the step are never added up.",
     )
 

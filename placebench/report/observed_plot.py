@@ -14,7 +14,7 @@ from placebench.spec.text import Scale
 TITLE = "Who sits where"
 CAPTION = (
     "Each role with the pool that was asked for, and the devices on which its phases were seen: their share of the"
-    " measured steps in percent; white is no work. Where launches of a placement differ, it is the arrangement of most."
+    " measured steps in percent; white is no work. Where launches of a placement differ, most had this arrangement."
 )
 ROW_HEIGHT = 0.3
 BAR = 0.9

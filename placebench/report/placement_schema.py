@@ -44,8 +44,8 @@ class RatioSummary(FactorSummary):
     )
     corrected_for: int | None = Field(
         default=None,
-        description="how many ratios are looked at together, where its interval decides and only that leaves it"
-        " undecided",
+        description="how many ratios are looked at together, where the interval alone would decide and only the"
+        " correction for their number leaves it undecided",
     )
     verdict: Verdict
 
@@ -159,8 +159,8 @@ class ArrangementSummary(SummaryModel):
     roles: tuple[RoleOnDeviceSummary, ...]
     pools: tuple[PlaceSummary, ...] = Field(
         (),
-        description="of a job of the user's whose launches differ in it: what the devices of each pool did in these"
-        " launches, whereas `devices` of the placement are means of all; early versions did not write it",
+        description="where launches of a job of the user's differ in the devices of a pool: what the pool's devices did"
+        " in these launches, whereas `devices` of the placement are means of all; early versions did not write it",
     )
     differences: tuple[str, ...] = Field(description="from what was asked for, in words")
 

@@ -58,27 +58,28 @@ class PredictedPlacement(PredictionModel):
     placement: str
     devices: int
     step_s: float
-    low_s: Number = Field(description="lower end of the interval; null where too few held-out cases tell")
+    low_s: Number = Field(description="lower end of the interval; null where there are too few held-out cases")
     high_s: Number
-    ratio: float = Field(description="of the step over the fastest one's, of those with the least work in a step")
+    ratio: float = Field(description="step over the fastest step of the placements with the least work in a step")
     ratio_low: Number = Field(description="lower end of the ratio's interval; null where a step has more work")
     ratio_high: Number
     is_tied: bool = Field(description="whether it cannot be told from the fastest")
     cannot_say: str | None = Field(description="the command that would decide it; null where the step can be predicted")
     prediction_class: PredictionClass
     held_out_cases: int = Field(
-        description="of this class, where generation waits for the host or does not as here if these are enough"
+        description="of this class; if there are enough, only those where generation waits for the host, or does not,"
+        " as here"
     )
     mean_error: Number = Field(description="of these cases, mean of the absolute errors, a fraction")
     worst_error: Number
     host_bound_share: Number = Field(
         description="share of generation in which no kernel runs; null where its kernels were not traced"
     )
-    extrapolated: tuple[str, ...] = Field(description="phases of which this work was not measured")
+    extrapolated: tuple[str, ...] = Field(description="phases that were not measured with this work")
     phases: tuple[PredictedPhase, ...]
     gaps_s: float
     waits_s: dict[str, float] = Field(description="seconds in which a pool has no phase")
-    memory_bytes: dict[str, int] = Field(description="the most that a device of each pool holds")
+    memory_bytes: dict[str, int] = Field(description="peak memory of a device, by pool")
     tokens_per_s_per_device: Number
     cost_per_million_tokens: Number
 
@@ -93,7 +94,9 @@ class PredictionFile(PredictionModel):
     calibrations: tuple[str, ...]
     notes: tuple[str, ...]
     placements: tuple[PredictedPlacement, ...]
-    deciding: str | None = Field(description="the command that decides what they leave open; null where it is nothing")
+    deciding: str | None = Field(
+        description="the command that decides what they leave open; null where nothing is open"
+    )
 
 
 @dataclass(frozen=True)
@@ -365,10 +368,8 @@ def _deciding(found: Predictions) -> _Open | None:
     """The run that decides what the predictions leave open; None where they leave nothing open."""
     silent = [one.placement.name for one in found.placements if one.says_nothing]
     if silent:
-        what = (
-            f"Cannot say for sure what {listing(silent)} would take: it depends on a host of which nothing was measured"
-        )
-        how = "Measure it" if len(silent) == 1 else "Measure it by one of them"
+        what = f"Cannot say for sure what {listing(silent)} would take: it depends on a host that was not measured"
+        how = "Measure it" if len(silent) == 1 else "Measuring one of them is enough"
         return _Open(f"{what}. {how}", silent[:1], 2, is_short=True)
     if found.tied:
         names = [one.placement.name for one in (found.fastest, *found.tied)]

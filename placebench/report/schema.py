@@ -52,8 +52,8 @@ class OverlapGainSummary(SummaryModel):
     placement: str
     base: str = Field(description="the same with less overlap; one of these a row")
     split: FactorSummary | None = Field(
-        description="base over the first placement; null where they differ in more than how pools share the devices,"
-        " where something overlaps in either, where no round has both and the placement, and where the first is of"
+        description="base over the first placement; null where these two differ in more than how pools share the"
+        " devices, where anything overlaps in either, where no round has all three placements, or where the first is of"
         " another run or a log"
     )
     overlap: FactorSummary = Field(description="placement over base")
@@ -68,8 +68,8 @@ class ForecastSummary(SummaryModel):
     measured_s: Number = Field(description="null where it was not run")
     left_out_s: Number = Field(
         default=None,
-        description="by the forecast from the run's other placements alone, which says how far it errs; null where they"
-        " tell too little, or where it was not run",
+        description="forecast from the run's other placements alone, to show against `measured_s` how far forecasts are"
+        " off; null where the others tell too little, or where it was not run",
     )
 
 

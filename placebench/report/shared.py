@@ -22,7 +22,7 @@ def shared_sides(path: Path, placement: str | None) -> tuple[Side, ...]:
     """
     summary = read_summary(path)
     if summary.kind != "run" or not summary.placements:
-        raise UsageError(f"{path}: is no run but the report of a comparison: compare what it was made of")
+        raise UsageError(f"{path}: is the report of a comparison, not a run: compare what it was made of")
     names = [known.name for known in summary.placements]
     if placement is not None and placement not in names:
         raise UsageError(f"{path} has no placement {placement!r}: it has {', '.join(names)}")

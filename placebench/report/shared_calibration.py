@@ -30,7 +30,7 @@ def shared_calibration(path: Path) -> CalibrationFile:
     """
     summary = read_summary(path)
     if summary.kind != "run":
-        raise UsageError(f"{path}: is no run but the report of a comparison: name the runs that it was made of")
+        raise UsageError(f"{path}: is the report of a comparison, not a run: name the runs that it was made of")
     try:
         return _calibration(summary, str(Path(*path.parts[-2:])))
     except (KeyError, TypeError, ValueError):

@@ -170,8 +170,8 @@ def _notes(summary: Summary) -> tuple[str, ...]:
     if not any(one.pools for placement in summary.placements for one in placement.observed):
         return ()
     return (
-        "Where launches differ in who sat where, a row is of all devices of a pool in these rounds: mean load and idle"
-        " time, the most memory of one, the energy of all.",
+        "Where launches differ in which devices the roles were on, a row is for all devices of a pool in these rounds:"
+        " mean load and idle time, the highest memory of a device, the energy of all.",
     )
 
 
@@ -296,7 +296,7 @@ def kernel_grid(summary: Summary) -> Grid:
         for found in placement.kernels
     )
     header = ("placement", "phase", "traced", "computing", "collectives alone", "copies alone", "waiting for the host")
-    note = "Tracing holds up the host, not kernels: of a measured step, less waits for the host."
+    note = "Tracing slows the host, not kernels: a measured step waits less for the host."
     return Grid("What the phases of a traced step spent their time on", header, rows, (note,) if rows else ())
 
 

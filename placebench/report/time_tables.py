@@ -21,23 +21,25 @@ CAUSES = {OWN_POOL: "slower devices of its pool (rank imbalance)", NO_PHASE: "th
 _WAITS = ("nothing to do", "slower ranks", "collectives", "host", "sum", "share of the step", "not traced")
 _IDLE_WAITS = (
     "Of the measured steps: idle = step − the device's own phases; slower ranks = idle while another device of its pool"
-    " works, but for engines in a pool of their own, which do not go on together; nothing to do = idle − slower ranks."
+    " works, except for engines in a pool of their own, which do not wait for each other; nothing to do = idle − slower"
+    " ranks."
 )
 _TRACED_WAITS = (
-    "Of the one traced step, scaled to the measured steps: collectives = Σ w · min c; slower ranks, added to those"
-    " above = Σ w · (c − min c); host = Σ w · n. The sums are over the device's phases: w = busy / l; where one was"
-    " longer when it was traced, which holds up the host and not kernels, w = (busy − k) / (c + n), at least 0; busy,"
-    " its time in the phase, all phases together step − idle; l, the phase's traced length; c, time in it with"
-    " collectives alone; min c, that of the rank that has least, for who comes last waits least (ranks: the pool's; in"
-    " gen those of one engine, where several share it); n, time with nothing on the GPU; k, with kernels or copies."
+    "Of the one traced step, scaled to the measured steps and summed over the device's phases: collectives ="
+    " Σ w · min c; slower ranks, added to those above = Σ w · (c − min c); host = Σ w · n. In the traced phase, c is"
+    " the time with collectives alone, n with nothing on the GPU, k with kernels or copies, l the whole phase. min c is"
+    " that of the rank that has least, as the rank that comes last waits least (ranks: the pool's; in gen those of one"
+    " engine, where several share it). w = busy / l, where busy is the device's time in the phase (of all phases"
+    " together: step − idle). Where the phase was longer when it was traced, because tracing slows the host and not"
+    " kernels, w = (busy − k) / (c + n), at least 0."
 )
 _UNKNOWN_WAITS = (
-    "A dash: not known, because no kernels of the device were traced; that is done on GPUs alone, in the first round,"
-    " unless trace_kernels is false. Slower ranks and the sum then lack what is inside its phases."
+    "A dash: not known, because no kernels of the device were traced. They are traced only on GPUs, in the first round,"
+    " unless trace_kernels is false. Slower ranks and the sum then leave out waiting inside its phases."
 )
 _UNKNOWN_WAITS_OF_JOB = (
-    "A dash: not known, because kernels are not traced in a job of yours. Slower ranks and the sum lack what is inside"
-    " its phases."
+    "A dash: not known, because kernels are not traced in a job of yours. Slower ranks and the sum leave out waiting"
+    " inside its phases."
 )
 _NOT_TRACED = "Not traced: time of phases of which there is no trace; what the device waits for in them is not known."
 
@@ -187,7 +189,7 @@ def _lost_traces(summary: Summary, on_gpus: Collection[str]) -> Iterator[str]:
         if launch.round == 1 and launch.status not in there and launch.placement in on_gpus
     ]
     if lost and summary.workload.get("trace_kernels"):
-        yield f"The first round, and the trace with it, is missing of {listing(lost)}; --resume runs what is missing."
+        yield f"The first round of {listing(lost)} is missing, and with it the trace; --resume runs what is missing."
 
 
 def _wait_cells(placement: PlacementSummary, waits: Mapping[str, float]) -> tuple[str, ...]:

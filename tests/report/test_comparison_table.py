@@ -44,7 +44,7 @@ def test_a_verdict_that_its_interval_denies_says_why(summary: Summary) -> None:
     corrected = step.ratio.model_copy(update={"verdict": Verdict.UNDECIDED, "corrected_for": 12})
     quantities = (step.model_copy(update={"ratio": corrected}), *other.quantities[1:])
     told = summary.model_copy(update={"placements": (first, other.model_copy(update={"quantities": quantities}))})
-    note = "its interval alone would decide, but of 12 numbers compared at once some do by chance"
+    note = "its interval alone would decide, but of 12 numbers compared at once, some decide by chance"
     assert "undecided*\n" in brief(told)
     assert f"* {note}" in " ".join(brief(told).split())
     assert r"| undecided\* |" in markdown(told, (), None)
@@ -55,7 +55,7 @@ def test_a_verdict_that_its_interval_denies_says_why(summary: Summary) -> None:
 
 def test_the_table_of_all_placements_marks_a_verdict_that_its_interval_denies() -> None:
     summary = read_summary(ROOT / "runs" / "reference" / "4x-h200" / "ppo-1.5b-placements")
-    note = "* its interval alone would decide, but of 3 placements compared at once some do by chance"
+    note = "* its interval alone would decide, but of 3 placements compared at once, some decide by chance"
     out = io.StringIO()
     print_summary(summary, Console(file=out, width=80))
     for text in (brief(summary), out.getvalue()):
@@ -102,7 +102,7 @@ def test_a_run_that_was_compared_at_once_marks_its_rows(tmp_path: Path) -> None:
     )
     told = markdown(summarize(compare_run(run.write(tmp_path / "run"))), (), None)
     assert r"| undecided\* |" in told
-    assert "numbers compared at once some do by chance" in told
+    assert "numbers compared at once, some decide by chance" in told
 
 
 def test_the_figure_of_ratios_marks_verdicts_as_the_table_does(tmp_path: Path) -> None:
@@ -116,4 +116,4 @@ def test_the_figure_of_ratios_marks_verdicts_as_the_table_does(tmp_path: Path) -
     assert figure is not None
     (axes,) = figure.axes
     assert axes.texts[0].get_text().endswith("undecided*")
-    assert "of 12 numbers compared at once some do by chance" in axes.get_xlabel()
+    assert "of 12 numbers compared at once, some decide by chance" in axes.get_xlabel()

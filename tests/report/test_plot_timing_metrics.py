@@ -148,7 +148,7 @@ def following(folder: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen
 def test_following_says_what_it_waits_for_and_what_to_mind(folder: Path) -> None:
     (folder / "grows.log").write_text("starting\n")
     with following(folder, "grows.log", "demo_split.log", "--skip-first", "2") as (script, said):
-        wait_for(lambda: "waiting: no step with timings behind the first 2 yet in grows.log\n" in said.read_text())
+        wait_for(lambda: "waiting: no step with timings after the first 2 yet in grows.log\n" in said.read_text())
         assert "demo_split.log: restart: line 4: the run was restarted at step 3; " in said.read_text()
         with (folder / "grows.log").open("a") as stream:
             stream.write(LOG)

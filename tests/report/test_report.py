@@ -343,7 +343,7 @@ def test_what_each_device_waits_for_without_a_trace(finished: Path) -> None:
     assert "| split | cpu:1 | 1.23 s | 0 s | – | – | 1.23 s | 66.7 % |" in markdown
     for page in (markdown, html):
         assert "nothing to do = idle − slower ranks" in page
-        assert "no kernels of the device were traced; that is done on GPUs alone" in page
+        assert "no kernels of the device were traced. They are traced only on GPUs" in page
         assert "Of the one traced step" not in page
         assert "Not traced" not in page
 

@@ -27,8 +27,8 @@ def test_a_report_of_gpus_has_what_they_did_with_its_formula(on_gpus: Path) -> N
     markdown, html = ((on_gpus / name).read_text() for name in ("report.md", "report.html"))
     text = printed(on_gpus)
     for page in (markdown, html):
-        assert "6·N + 12·layers·width·length in training" in page
-        assert "attention not counted as causal" in page
+        assert "6·N + 12·layers·width·length FLOPs in training" in page
+        assert "Attention is not counted as causal" in page
     for page in (markdown, html, " ".join(text.split())):
         assert "MFU update_actor" in page
         assert "MBU gen" in page
@@ -137,7 +137,7 @@ def test_what_is_waited_for_names_the_placements_whose_trace_is_lost(tmp_path: P
     )
     path = run.write(tmp_path / "run")
     write_report(path)
-    lost = "The first round, and the trace with it, is missing of split (out of memory); --resume runs what is missing."
+    lost = "The first round of split (out of memory) is missing, and with it the trace; --resume runs what is missing."
     for name in ("report.md", "report.html"):
         page = (path / name).read_text()
         assert "no kernels of the device were traced" in page
@@ -146,14 +146,14 @@ def test_what_is_waited_for_names_the_placements_whose_trace_is_lost(tmp_path: P
 
 def lost_traces(run: SyntheticRun, folder: Path) -> list[str]:
     notes = device_wait_grid(summarize(compare_run(run.write(folder)))).notes
-    return [note for note in notes if note.startswith("The first round, and the trace with it")]
+    return [note for note in notes if "is missing, and with it the trace" in note]
 
 
 def test_a_lost_trace_is_named_where_there_would_be_one(tmp_path: Path) -> None:
     traced = {"workload": {**GPU_WORKLOAD, "trace_kernels": True}}
     lost = gpu_run(statuses={(1, "split"): Status.DEVICE_LOST, (1, "standard"): Status.PLANNED}, **traced)
     assert lost_traces(lost, tmp_path / "lost") == [
-        "The first round, and the trace with it, is missing of standard (not started) and split (lost a device);"
+        "The first round of standard (not started) and split (lost a device) is missing, and with it the trace;"
         " --resume runs what is missing."
     ]
     running = gpu_run(statuses={(1, "split"): Status.RUNNING}, **traced)
@@ -162,6 +162,6 @@ def test_a_lost_trace_is_named_where_there_would_be_one(tmp_path: Path) -> None:
     layouts = {"standard": STANDARD, "split": SPLIT, "third": SPLIT}
     failed = {(round_, "split"): Status.FAILED for round_ in (1, 2, 3)} | {(1, "third"): Status.OOM}
     (told,) = lost_traces(gpu_run(layouts=layouts, statuses=failed, **traced), tmp_path / "failed")
-    assert "is missing of third (out of memory); " in told
+    assert "third (out of memory) is missing, " in told
     on_cpus = SyntheticRun(statuses={(1, "split"): Status.OOM}, workload={"model": "tiny", "trace_kernels": True})
     assert lost_traces(on_cpus, tmp_path / "cpus") == []
