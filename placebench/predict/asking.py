@@ -46,11 +46,11 @@ def explain_lookups(device: str, *, is_known_work: bool = True) -> Iterator[None
     except LookupError as error:
         if not is_known_work:
             raise UsageError(
-                f"{error.args[0]} was not measured on {device}, and what a job of yours computes is not known, so that"
-                " it cannot be scaled to another GPU: name a run of it there"
+                f"{error.args[0]} was not measured on {device} and cannot be scaled to it, as what a job of yours"
+                f" computes is not known: name a run of the job on {device}"
             ) from None
         raise UsageError(
-            f"{error.args[0]} was not measured of this work, and the peaks of {device} are not known:"
+            f"{error.args[0]} was not measured for this work, and the peaks of {device} are not known:"
             " name a run that has it, or a GPU whose peaks are known"
         ) from None
 
@@ -120,13 +120,13 @@ def _refuse_untold(
         )
     if kind == "gpu" and not any(one.device == name or device_peak(one.device) for one in files):
         raise UsageError(
-            f"gpu {shown(name)}: the calibration is of {file.device}, whose peaks are not known, so that nothing of it"
-            f" can be scaled: name a run on {name}, or leave gpu (--gpu) out"
+            f"gpu {shown(name)}: the calibration is of {file.device}, whose peaks are not known, so it cannot be scaled"
+            f" to another GPU: name a run on {name}, or leave gpu (--gpu) out"
         )
     if kind == "cpu" and by_name:
         raise UsageError(
-            f"gpu {shown(name)}: the calibration is of {file.kind} devices ({file.device}), which tell nothing of GPUs:"
-            " name one of a GPU, or leave gpu (--gpu) out"
+            f"gpu {shown(name)}: the calibration is of {file.kind} devices ({file.device}), which say nothing about"
+            " GPUs: name one of a GPU, or leave gpu (--gpu) out"
         )
 
 
@@ -138,8 +138,8 @@ def asked_workload(
     if base is None:
         if asked:
             raise UsageError(
-                "the calibration is of a job of yours, whose work is not known: it can be predicted for other"
-                " placements alone; leave out its model, sizes and other keys"
+                "the calibration is of a job of yours, whose work is not known: only other placements of it can be"
+                " predicted; leave out its model, sizes and other keys"
             )
         _refuse_unplaced(files)
         return None
@@ -164,7 +164,7 @@ def _of_other_kind(files: Sequence[CalibrationFile], workload: Workload) -> Iter
     """Settings of a job of which nothing that was measured tells, one line each."""
     for key, asked, measured in _unmeasured(files, workload, _OF_KIND):
         yield (
-            f"{key} {asked}: the calibration is of {measured} alone, which tells nothing of it: measure it by"
+            f"{key} {asked}: the calibration has only {measured}, which says nothing about {asked}: measure it with"
             f" placebench run --set {key}={asked}, and name that run"
         )
 
@@ -193,9 +193,9 @@ def uncounted_log_probs(model: StepModel, placements: Sequence[Placement]) -> It
     told = [case for case in launches if _tells_log_probs(case)]
     if not (always or stale) or len(told) == len(launches) or any(map(model.phases.is_same, told)):
         return
-    what = f"{_LOG_PROBS} always" if always else "engines that tell log-probabilities, as with a staleness"
-    counted = "counted in part alone" if told else "not counted"
-    yield f"{what}: not measured of this work, and the time that it adds to generation is {counted}"
+    what = f"{_LOG_PROBS} always" if always else "log-probabilities from engines, which staleness needs"
+    counted = "counted only in part" if told else "not counted"
+    yield f"{what}: not measured for this work, and the time that this adds to generation is {counted}"
 
 
 def _tells_log_probs(case: MeasuredCase) -> bool:
@@ -248,8 +248,8 @@ def _refuse_unplaced(files: Sequence[CalibrationFile]) -> None:
     if not any(PHASE[phase.name].role and tells_devices(case, phase) for case, phase in phases):
         names = listing(shown(name) for name in dict.fromkeys(case.name for case in cases))
         raise UsageError(
-            f"{', '.join(file.source for file in files)}: it is a job of yours, and which roles work on which devices"
-            f" is not known of {names}, so that no other placement can be predicted: measure it in a run of the job"
+            f"{', '.join(file.source for file in files)}: a job of yours, and it is not known which roles of {names}"
+            " work on which devices, so no other placement can be predicted: measure that in a run of the job"
         )
 
 

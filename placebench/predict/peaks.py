@@ -87,7 +87,7 @@ def known_peak(name: str) -> DevicePeak:
     known = device_peaks()
     if name not in known:
         raise UsageError(
-            f"the peaks of GPU {shown(name)} are not known, so that nothing can be predicted for it; choose one of"
+            f"the peaks of GPU {shown(name)} are not known, so nothing can be predicted for it; choose one of"
             f" {', '.join(known)}"
         )
     return known[name]

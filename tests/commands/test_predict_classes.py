@@ -125,7 +125,7 @@ def test_the_same_run_by_another_path_is_refused() -> None:
     ("words", "counted"),
     [
         (("--gpu", "H100", "--set", "rollout.log_probs=always", "--devices", "gpu:1"), "not counted"),
-        (("--gpu", "H200", "--set", "rollout.log_probs=always"), "counted in part alone"),
+        (("--gpu", "H200", "--set", "rollout.log_probs=always"), "counted only in part"),
         (("--from", REFERENCE / "ppo-7b", "--placements", "standard/staleness=1"), "not counted"),
         (("--gpu", "H200", "--batch-size", "264", "--placements", "standard/staleness=1"), None),
         (("--from", REFERENCE / "ppo-7b", "--placements", "standard"), None),
@@ -135,7 +135,7 @@ def test_log_probabilities_of_engines_that_no_launch_told_are_said_not_to_count(
     words: tuple[object, ...], counted: str | None
 ) -> None:
     """What the shipped H200 calibration has of 264 sequences was run with a staleness, too."""
-    said = [note for note in predicted(*words).notes if "the time that it adds to generation is" in note]
+    said = [note for note in predicted(*words).notes if "the time that this adds to generation is" in note]
     assert [note.partition("generation is ")[2] for note in said] == ([counted] if counted else [])
 
 

@@ -194,7 +194,7 @@ def test_replicas_are_predicted_with_whole_models() -> None:
             "placement 'standard' is given twice in --placements 'standard,split,standard': name each once",
         ),
         (("--from", "h200", "--devices", ""), "devices '': write cpu:N or gpu:N"),
-        (("--from", "rtx.json", "--gpu", "H100"), "is of NVIDIA RTX 6000, whose peaks are not known, so that nothing"),
+        (("--from", "rtx.json", "--gpu", "H100"), "is of NVIDIA RTX 6000, whose peaks are not known, so it cannot"),
         (("--from", "rtx.json", "--batch-size", "48"), "the peaks of NVIDIA RTX 6000 are not known: name a run"),
         (("--from", "h200", "--model", "bert"), "not the config of a decoder-only language model"),
         (("--from", "nowhere", "--plot", "x.gif"), "--plot x.gif: name a file that ends in .svg, .png, .pdf"),
@@ -253,20 +253,20 @@ def test_a_shared_run_of_cpu_devices_tells_as_the_run_does() -> None:
     assert (standard.step_s, split.step_s) == pytest.approx((STANDARD.step_s, SPLIT.step_s), rel=0.02)
     result = invoke("--from", folder, "--gpu", "H100")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
-    assert "the calibration is of cpu devices (Example CPU), which tell nothing of GPUs" in result.stderr
+    assert "the calibration is of cpu devices (Example CPU), which say nothing about GPUs" in result.stderr
 
 
 def test_where_no_measured_placement_can_be_the_first_ones_reason_is_told() -> None:
     result = invoke("--gpu", "H200", "--model", "qwen2.5-7b", "--devices", "gpu:8", "--batch-size", 7)
     why, remedy = result.stderr.splitlines()
     assert "placement 'standard': batch.size 7 and batch.mini_batch_size 7 cannot be shared equally" in why
-    assert "none of the measured placements can be on these devices" in remedy
+    assert "none of the measured placements is possible on these devices" in remedy
 
 
 def test_a_shared_run_that_tells_nothing_is_refused() -> None:
     summary = json.loads((REFERENCE / "ppo-7b" / "summary.json").read_text())
     for change, said in (
-        ({"kind": "comparison"}, "is no run but the report of a comparison"),
+        ({"kind": "comparison"}, "is the report of a comparison, not a run"),
         ({"host": {"gpus": [{}]}}, "does not tell what its phases took"),
         ({"placements": [one | {"critical_path": []} for one in summary["placements"]]}, "does not tell"),
     ):
@@ -294,7 +294,7 @@ def test_a_run_without_finished_launches_is_refused() -> None:
 
     statuses = {(1, "standard"): Status.FAILED, (1, "split"): Status.FAILED}
     SyntheticRun(rounds=1, statuses=statuses).write(Path("runs/20260101T000000Z-a"))
-    assert "no launch of it is finished" in invoke("--from", "latest").stderr
+    assert "it has no finished launch" in invoke("--from", "latest").stderr
 
 
 @pytest.mark.parametrize("first", ["ddp:4", "standard"])
@@ -316,7 +316,7 @@ def test_a_run_of_replicas_tells_of_the_work_that_it_asked_for(first: str) -> No
     [
         (
             "--set precision=float32",
-            "precision float32: the calibration is of bfloat16 alone, which tells nothing of it",
+            "precision float32: the calibration has only bfloat16, which says nothing about float32",
         ),
         ("--set rollout.backend=torch", "rollout.backend torch: the calibration is of vllm alone"),
         (

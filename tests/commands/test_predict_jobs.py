@@ -72,4 +72,4 @@ def test_a_job_whose_placements_are_names_of_its_own_tells_of_no_other() -> None
     for words in ((), ("--placements", "standard")):
         result = invoke("--from", "latest", *words)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
-        assert "which roles work on which devices is not known of 'plain' and 'fast'" in result.stderr
+        assert "it is not known which roles of 'plain' and 'fast' work on which devices" in result.stderr
