@@ -230,7 +230,7 @@ class _Drawing:
 
     def _wait_for(self, lacking: list[str]) -> None:
         """Say so, unless it is what was said last."""
-        before, behind = self.waiting, f" behind the first {self._skip_first}" if self._skip_first else ""
+        before, behind = self.waiting, f" after the first {self._skip_first}" if self._skip_first else ""
         self.waiting = f"no step with timings{behind} yet in {', '.join(lacking)}"
         if self.waiting != before:
             say(f"waiting: {self.waiting}")

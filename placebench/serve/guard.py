@@ -60,12 +60,15 @@ class Door:
     def refusal(self, method: str, query: bytes, headers: Headers) -> tuple[HTTPStatus, str] | None:
         """Why a request is not answered, as a status and a line; None where it is."""
         if method not in _METHODS:
-            return HTTPStatus.METHOD_NOT_ALLOWED, "this server only shows: GET and HEAD"
+            return HTTPStatus.METHOD_NOT_ALLOWED, "this server is read-only: it takes GET and HEAD"
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         if len(hosts) != 1 or not self._is_own(hosts[0]):
-            return HTTPStatus.MISDIRECTED_REQUEST, "not a name of this server: --allow-host NAME lets it be one"
+            return (
+                HTTPStatus.MISDIRECTED_REQUEST,
+                "this server is not reached by that name: --allow-host NAME allows one",
+            )
         if any(origin.partition("://")[2].lower() != hosts[0].lower() for origin in origins):
-            return HTTPStatus.FORBIDDEN, "requests of other pages are not answered"
+            return HTTPStatus.FORBIDDEN, "requests from other pages are not answered"
         if not any(self._is_token(given) for given in self._given(query, headers)):
             return HTTPStatus.UNAUTHORIZED, "open the link that placebench printed: it has the token"
         return None

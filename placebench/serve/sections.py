@@ -207,9 +207,9 @@ def _ray(record: RunFile) -> str | None:
         address = record.cluster.address
         head = "HEAD" if address == "auto" else address.rpartition(":")[0]
         return (
-            f"ray status --address {address} says what the cluster has, with RAY_AUTH_MODE=token where it asks for a"
-            " token; its dashboard is on port 8265 of the head node"
-            f" unless it was put elsewhere: ssh -L 8265:127.0.0.1:8265 {head}, then http://127.0.0.1:8265"
+            f"ray status --address {address} says what the cluster has (with RAY_AUTH_MODE=token where it asks for a"
+            " token). Its dashboard is on port 8265 of the head node unless it was put elsewhere: ssh -L"
+            f" 8265:127.0.0.1:8265 {head}, then http://127.0.0.1:8265"
         )
     of_job = record.job.spec.get("ray") if record.job else None
     if isinstance(of_job, str) and of_job not in ("none", "own"):

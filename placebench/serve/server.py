@@ -111,7 +111,8 @@ def read_token(path: Path) -> str:
     token = read_text(path, at_most=_MOST_TOKEN + 2).strip()
     if not _TOKEN.fullmatch(token):
         raise UsageError(
-            f"{path}: no token: {_LEAST_TOKEN} to {_MOST_TOKEN} letters, digits, - and _; remove it, and one is made"
+            f"{path}: not a token of {_LEAST_TOKEN} to {_MOST_TOKEN} letters, digits, - and _; remove the file, and a"
+            " new one is made"
         )
     return token
 
