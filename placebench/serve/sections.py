@@ -23,6 +23,7 @@ from placebench.serve.timeline import finished_step, step_under_way
 from placebench.spec.devices import device_labels
 from placebench.spec.launchers import RAY
 from placebench.spec.legible import legible, visible
+from placebench.spec.text import plural
 
 # Who sits where is looked at anew so often, seconds, and when it changes.
 _SEATS_S = 5
@@ -198,7 +199,8 @@ def _flags(current: LaunchFiles | None) -> list[str]:
 
 def _damaged(files: RunFiles) -> str | None:
     count = sum(launch.damaged for launch in files.launches.values()) + (files.current.damaged if files.current else 0)
-    return f"{count} lines of the launches' files cannot be read and are left out" if count else None
+    are = "is" if count == 1 else "are"
+    return f"{plural(count, 'line')} of the launches' files cannot be read and {are} left out" if count else None
 
 
 def _ray(record: RunFile) -> str | None:

@@ -367,7 +367,7 @@ def reasons_of(path: Path) -> tuple[tuple[str, ...], list[float]]:
 def test_without_launches_there_is_nothing_to_compare(tmp_path: Path, gone: str) -> None:
     statuses = {(round_, gone): Status.FAILED for round_ in (1, 2, 3)}
     comparison = compare_run(SyntheticRun(statuses=statuses).write(tmp_path / "run"))
-    assert texts(comparison) == (f"split against standard: nothing to compare, {gone} has no finished launch.",)
+    assert texts(comparison) == (f"split against standard: nothing to compare, as {gone} has no finished launch.",)
 
 
 def test_unpaired_rounds_are_told(tmp_path: Path) -> None:

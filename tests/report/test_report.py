@@ -192,7 +192,7 @@ def test_a_run_without_a_finished_launch_has_a_report(tmp_path: Path) -> None:
     paths = build_report(path)
     assert (read_summary(path).done, paths.trace, paths.plots) == (0, None, ())
     text = printed(path, width=200)
-    assert "split against standard: nothing to compare, standard and split have no finished launch." in text
+    assert "split against standard: nothing to compare, as standard and split have no finished launch." in text
     assert "round 1 standard: failed: worker on cpu:1 ended: failed" in (path / "report.html").read_text()
 
 

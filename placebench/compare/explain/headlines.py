@@ -67,11 +67,12 @@ def _why_none(comparison: Comparison, other: Side) -> str:
     sides = (comparison.first, other)
     if comparison.run is None:
         silent = [side.name for side in sides if not side.estimate(STEP_TIME.key).n] or ["one of them"]
-        return f"no verdict, as {listing(silent)} gives no step time."
+        verb = "gives" if len(silent) == 1 else "give"
+        return f"no verdict, as {listing(silent)} {verb} no step time."
     if without := [side.name for side in sides if not side.launch_count]:
         verb = "has" if len(without) == 1 else "have"
-        return f"nothing to compare, {listing(without)} {verb} no finished launch."
-    return "nothing to compare, the step times are missing."
+        return f"nothing to compare, as {listing(without)} {verb} no finished launch."
+    return "nothing to compare, as the step times are missing."
 
 
 def _verdict_words(verdict: Verdict, other: str, first: str, min_effect: float) -> str:
