@@ -164,7 +164,7 @@ def _of_other_kind(files: Sequence[CalibrationFile], workload: Workload) -> Iter
     """Settings of a job of which nothing that was measured tells, one line each."""
     for key, asked, measured in _unmeasured(files, workload, _OF_KIND):
         yield (
-            f"{key} {asked}: the calibration has only {measured}, which says nothing about {asked}: measure it with"
+            f"{key} {asked}: the calibration is of {measured} only, which says nothing about {asked}: measure it with"
             f" placebench run --set {key}={asked}, and name that run"
         )
 

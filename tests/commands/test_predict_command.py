@@ -316,9 +316,9 @@ def test_a_run_of_replicas_tells_of_the_work_that_it_asked_for(first: str) -> No
     [
         (
             "--set precision=float32",
-            "precision float32: the calibration has only bfloat16, which says nothing about float32",
+            "precision float32: the calibration is of bfloat16 only, which says nothing about float32",
         ),
-        ("--set rollout.backend=torch", "rollout.backend torch: the calibration is of vllm alone"),
+        ("--set rollout.backend=torch", "rollout.backend torch: the calibration is of vllm only"),
         (
             "--max-prompt-length 32768 --max-response-length 32768 --set batch.micro_batch_tokens=65536",
             "batch: 65536 tokens of prompt and response are more than the 32768 that qwen2.5-1.5b takes",
