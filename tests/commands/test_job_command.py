@@ -159,7 +159,7 @@ def test_a_verl_job_is_run_compared_and_resumed(monkeypatch: pytest.MonkeyPatch)
     # What nobody has measured is not there.
     assert shown.keys().isdisjoint({"idle", "hidden", "mfu/update_actor", "peak_memory"})
     assert summary["suggestion"] is None
-    assert any("replay buffer is asked every 0.02 s" in line for line in summary["warnings"])
+    assert any("replay buffer is polled every 0.02 s" in line for line in summary["warnings"])
     assert any("Phase times come from the job's log" in line for line in summary["warnings"])
     assert not (folder / "plots" / "timeline.svg").exists()
     assert summary["job"]["command"] == [sys.executable, "verl.py"]

@@ -45,7 +45,7 @@ def test_a_framework_s_log_has_a_reader_that_calls_its_timers_alike(name: str) -
 
 @pytest.mark.parametrize("name", ON_GPUS)
 def test_frameworks_that_need_gpus_say_so(name: str) -> None:
-    assert "trains on GPUs alone; name some with --devices" in reasons(
+    assert "trains only on GPUs; name some with --devices" in reasons(
         name, EXAMPLES[name], f"learners:1+engines:1{AHEAD}", 2, kind="cpu"
     )
 
@@ -120,14 +120,14 @@ def test_areal_has_a_critic_apart_with_engines_beside_the_actor() -> None:
 @pytest.mark.parametrize(
     ("name", "command", "word", "nodes", "reason"),
     [
-        ("openrlhf", OPENRLHF, "standard", (4, 2), "global_pool has 4, 2 devices a node"),
+        ("openrlhf", OPENRLHF, "standard", (4, 2), "global_pool has 4, 2 devices on its nodes"),
         ("openrlhf", f"{OPENRLHF} --vllm.tensor_parallel_size 2", "standard", (3,), "do not divide the 3 devices"),
         (
             "openrlhf",
             f"{OPENRLHF} --train.colocate_all --algo.advantage.estimator rloo --reward.remote_url $URL",
             "learners:1+engines:1",
             (2,),
-            "the command gives --train.colocate_all, which nothing takes back",
+            "the command gives --train.colocate_all, which no argument can undo",
         ),
         ("openrlhf", OPENRLHF, "learners:1+engines:1/inflight_updates=true", (2,), "add staleness=1"),
         ("skyrl", f"{SKYRL} generator.inference_engine.data_parallel_size=2", "standard", (3,), "engines of 2 devices"),
@@ -136,22 +136,22 @@ def test_areal_has_a_critic_apart_with_engines_beside_the_actor() -> None:
             f"{SKYRL} trainer.critic.model.path=M",
             "learners:1+engines:1",
             (2,),
-            "the critic devices of its own",
+            "SkyRL gives the critic its own, too",
         ),
         ("skyrl", FULLY, "learners:1+engines:1", (2,), "say staleness=K/inflight_updates=true"),
-        ("skyrl", FULLY, "standard", (2,), "which has engines apart"),
+        ("skyrl", FULLY, "standard", (2,), "whose engines have devices of their own"),
         (
             "skyrl",
             f"{FULLY} trainer.policy_mini_batch_size=8 trainer.fully_async.num_parallel_generation_workers=32",
             f"learners:1+engines:1{AHEAD}",
             (2,),
-            "num_parallel_generation_workers (32) must be from 8, the mini-batch, to 16",
+            "num_parallel_generation_workers (32) must be from 8 (the mini-batch) to 16",
         ),
-        ("open-instruct", "python grpo_fast.py grpo.yaml", "standard/staleness=1", (1,), "behind a YAML file"),
-        ("nemo-rl", "python run_ppo.py", "standard", (2,), "the settings of NeMo-RL's PPO are not known"),
+        ("open-instruct", "python grpo_fast.py grpo.yaml", "standard/staleness=1", (1,), "after a YAML file"),
+        ("nemo-rl", "python run_ppo.py", "standard", (2,), "does not know the settings of NeMo-RL's PPO"),
         ("nemo-rl", EXAMPLES["nemo-rl"], "learners:4,2+engines:2", (4, 4), "gives generation whole nodes"),
         ("nemo-rl", EXAMPLES["nemo-rl"], "learners:1+engines:1/inflight_updates=true", (2,), "add staleness=1"),
-        ("slime", "python train.py --colocate", "learners:1+engines:1", (2,), "which nothing takes back"),
+        ("slime", "python train.py --colocate", "learners:1+engines:1", (2,), "which no argument can undo"),
         ("areal", "python rl.py", "standard", (2,), "actor.backend is not known"),
         (
             "areal",
@@ -160,10 +160,16 @@ def test_areal_has_a_critic_apart_with_engines_beside_the_actor() -> None:
             (2,),
             "actor.backend is not known",
         ),
-        ("areal", "python rl.py actor.backend=fsdp:d1t4 rollout.backend=vllm:d2", "standard", (2,), "4 devices of a"),
+        (
+            "areal",
+            "python rl.py actor.backend=fsdp:d1t4 rollout.backend=vllm:d2",
+            "standard",
+            (2,),
+            "replicas of 4 devices",
+        ),
         ("areal", AREAL, "standard", (8,), "give engines one device each"),
         ("areal", "python rl.py actor.backend=fsdp:d0", "standard", (2,), "actor.backend is not known"),
-        ("areal", f"{AREAL} critic.backend=fsdp:d1t4", "learners:2+engines:2", (4,), "4 devices of a replica (critic"),
+        ("areal", f"{AREAL} critic.backend=fsdp:d1t4", "learners:2+engines:2", (4,), "replicas of 4 devices (critic"),
         ("prime-rl", EXAMPLES["prime-rl"], f"learners:2+engines:2{AHEAD}", (2, 2), "name devices of one node"),
     ],
 )
@@ -188,10 +194,10 @@ def test_no_two_pools_share_what_a_framework_keeps_apart(tmp_path: Path) -> None
         "pools: {a: [1], b: [1], e: [1]}\nroles: {actor: a, ref: b, critic: b, reward: b, rollout: e}\n",
     )
     critic = " trainer.critic.model.path=M"
-    assert "let b have rollout alone" in reasons("openrlhf", OPENRLHF, str(with_engines), 2)
-    assert "let b have ref alone" in reasons("openrlhf", OPENRLHF, str(scorers), 3)
-    assert "let ref live with the actor" in reasons("skyrl", SKYRL + critic, str(scorers), 3)
-    assert "let b have critic alone" in reasons("areal", f"{AREAL} critic.path=M ref.path=M", str(scorers), 3)
+    assert "leave only rollout in b" in reasons("openrlhf", OPENRLHF, str(with_engines), 2)
+    assert "leave only ref in b" in reasons("openrlhf", OPENRLHF, str(scorers), 3)
+    assert "put ref into the actor's pool" in reasons("skyrl", SKYRL + critic, str(scorers), 3)
+    assert "leave only critic in b" in reasons("areal", f"{AREAL} critic.path=M ref.path=M", str(scorers), 3)
 
 
 def test_a_configuration_file_says_what_the_command_leaves_out(tmp_path: Path) -> None:

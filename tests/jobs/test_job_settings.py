@@ -88,8 +88,13 @@ def test_verl_gives_a_reward_model_a_pool_of_its_own(tmp_path: Path) -> None:
         (PPO, "ddp:2", (2,), "has no replicas of whole ones; nearest: standard"),
         (PPO, "standard/staleness=1", (2,), "nearest: learners:L+engines:E/staleness=1"),
         (PPO, "learners:1+engines:1/inflight_updates=true", (2,), "leave inflight_updates out"),
-        (PPO, "learners:1+engines:1/overlap=none", (2,), "overlap=none is of a critic apart"),
-        (PPO, "standard", (4, 2), "global_pool has 4, 2 devices a node"),
+        (
+            PPO,
+            "learners:1+engines:1/overlap=none",
+            (2,),
+            "verl takes overlap=none only without engines in a pool of their own",
+        ),
+        (PPO, "standard", (4, 2), "global_pool has 4, 2 devices on its nodes"),
         (f"{PPO} algorithm.adv_estimator=grpo", "split", (2,), "adv_estimator=grpo trains no critic"),
         (
             f"{PPO} data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=32",
@@ -153,7 +158,7 @@ def test_trl_is_told_a_placement(command: str, word: str, nodes: tuple[int, ...]
 
 def test_the_model_that_trl_serves_is_not_a_variable_of_its_program(tmp_path: Path) -> None:
     write(tmp_path, "train.py", "trainer = GRPOTrainer(model=model, reward_funcs=reward)\ntrainer.train()\n")
-    with pytest.raises(UsageError, match="the command does not say: give it --model_name_or_path"):
+    with pytest.raises(UsageError, match="the command does not name: add --model_name_or_path"):
         job("trl", "accelerate launch train.py", tmp_path).placement("learners:1+engines:1", (2,), "gpu")
     named = job("trl", "accelerate launch train.py --use_vllm --model_name_or_path Qwen/Q", tmp_path)
     (server,) = launch(named, "learners:1+engines:1", 2).companions
@@ -183,13 +188,19 @@ def test_trl_has_its_engines_served_beside_it() -> None:
     ("command", "word", "nodes", "kind", "reason"),
     [
         (GRPO, "split", (2,), "gpu", "TRL's trainers have no critic"),
-        (GRPO, "ddp:2", (2,), "gpu", "is in TRL's own configuration (DDP, FSDP, DeepSpeed)"),
+        (GRPO, "ddp:2", (2,), "gpu", "TRL's own configuration (DDP, FSDP, DeepSpeed) decides"),
         (GRPO, "standard/staleness=1", (2,), "gpu", "generate with the weights that they have just trained"),
         (GRPO, "learners:2+engines:2", (2, 2), "gpu", "starts vLLM's server beside TRL's ranks on one node; nearest"),
-        (GRPO, "learners:1+engines:1", (2,), "cpu", "engines apart need GPUs"),
-        ("accelerate launch train.py", "learners:1+engines:1", (2,), "gpu", "give it --model_name_or_path"),
+        (GRPO, "learners:1+engines:1", (2,), "cpu", "by NCCL, which needs GPUs"),
+        ("accelerate launch train.py", "learners:1+engines:1", (2,), "gpu", "add --model_name_or_path"),
         ("python train.py", "standard", (2,), "gpu", "the command starts one rank, and 2 devices need one each"),
-        ("accelerate launch train.py", "standard", (2,), "cpu", "one rank where there are no GPUs: begin the command"),
+        (
+            "accelerate launch train.py",
+            "standard",
+            (2,),
+            "cpu",
+            "without GPUs accelerate launch starts a single rank: begin the command",
+        ),
     ],
 )
 def test_trl_cannot_be_told_everything(
@@ -206,7 +217,9 @@ def test_a_plain_command_has_the_placements_that_the_job_names() -> None:
     assert [pool.counts for pool in asked.placement("two", (4,), "cpu").pools] == [(1,), (1,)]
     assert asked.placement("standard", (4,), "cpu").roles == {}
     for word in ("split", "mine"):
-        assert "what a plain command makes of it is not known" in reasons("command", "run", word, 2, kind="cpu")
+        assert "does not know how to give this placement to a plain command" in reasons(
+            "command", "run", word, 2, kind="cpu"
+        )
     refused = Reasons()
     assert len(asked.placements("two,standard,two,,three", [4], "cpu", refused)) == 2
     assert len(refused.lines) == 3

@@ -94,6 +94,6 @@ def test_of_an_estimator_that_nobody_knows_there_is_a_note(tmp_path: Path, keys:
     asked = job("verl", "bash run.sh", tmp_path, **keys)
     assert asked.placement("split:3+1", (4,), "gpu").name == "split:3+1"
     remark, of_critic = asked.remarks
-    assert of_critic.startswith("verl draws a critic's value head anew")
+    assert of_critic.startswith("verl starts a critic's value head from new random weights")
     assert remark.startswith(f"algorithm.adv_estimator is {'${ADV:-grpo}' if keys else '$1'}, which is known only when")
     assert remark in asked.record.notes

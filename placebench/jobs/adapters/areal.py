@@ -53,29 +53,32 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
         if not _has(given, role):
             yield f"{placement.roles[role]} would be idle: the command's configuration has no {role}"
         if others:
-            yield f"AReaL has a role beside the actor or alone; let {placement.roles[role]} have {role} alone"
+            yield (
+                f"AReaL puts {role} beside the actor or in a pool of its own; leave only {role} in"
+                f" {placement.roles[role]}"
+            )
     for role in (Role.ACTOR, Role.ROLLOUT, *filter(partial(_has, given), _TRAINED)):
         if _sizes(given, role) is None:
             yield (
-                f"{role}.backend is not known: give the command one such as {role}.backend={_EXAMPLES[role]}, or name"
-                " the configuration file in it"
+                f"{role}.backend is not known: add one to the command, such as {role}.backend={_EXAMPLES[role]}, or"
+                " --config with the file that has it"
             )
         elif placement.pool_of(role).size % _within(asked, role):
             pool = placement.pool_of(role)
             yield (
-                f"{_within(asked, role)} devices of a replica ({role}.backend) do not divide the"
+                f"replicas of {_within(asked, role)} devices ({role}.backend) do not divide the"
                 f" {plural(pool.size, 'device')} of {pool.name}"
             )
     if not placement.has_engines and _within(asked, Role.ROLLOUT) > 1:
-        yield "beside the actor AReaL has an engine of one device for each rank; give engines one device each"
+        yield "beside the actor, AReaL gives each rank an engine of one device; give engines one device each"
     if placement.staleness and not placement.has_engines:
         yield (
-            "AReaL runs ahead with engines apart alone; nearest:"
+            "AReaL runs ahead only if engines have devices of their own; nearest:"
             f" learners:L+engines:E/staleness={placement.staleness}/inflight_updates=true"
         )
     elif bool(placement.staleness) != placement.inflight_updates:
         yield (
-            "AReaL's engines go on generating with new weights where they are ahead, and there alone: say"
+            "AReaL's engines take weights in flight if they run ahead, and only then: say"
             " staleness=K/inflight_updates=true, or neither"
         )
 
@@ -137,7 +140,7 @@ AREAL = Adapter(
     timers={**AREAL_TIMERS, "update_weights": "update_weights"},
     log_format="areal",
     notes=(
-        "AReaL's log has no time of whole steps; it is taken from the log's clock.",
-        "AReaL updates actor and critic one after the other, also where they are on different devices.",
+        "AReaL's log has no times of whole steps; they are taken from the log's clock.",
+        "AReaL updates actor and critic one after the other, even if they are on different devices.",
     ),
 )

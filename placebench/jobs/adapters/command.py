@@ -4,8 +4,8 @@ from placebench.errors import UsageError
 from placebench.jobs.adapter import Adapter, AskedPlacement, Settings
 
 NOT_KNOWN = (
-    "what a plain command makes of it is not known: give the placement its args or env under placements in a job"
-    " file (placebench run --write-config FILE writes one to begin with), or name the framework with --job"
+    "placebench does not know how to give this placement to a plain command: write its args or env under placements in"
+    " a job file (placebench run --write-config FILE writes one to begin with), or name the framework with --job"
 )
 
 
@@ -17,7 +17,7 @@ def _settings(asked: AskedPlacement) -> Settings:
 
 COMMAND = Adapter(
     name="command",
-    reading="any command; placements are the arguments that a job file gives them",
+    reading="any command; a job file says which arguments each placement adds",
     example=("bash", "run.sh"),
     settings=_settings,
 )

@@ -33,8 +33,8 @@ def unknown_critic(key: str) -> Callable[[Given], tuple[str, ...]]:
     def remarks(given: Given) -> tuple[str, ...]:
         value = given.said.get(key, "")
         line = (
-            f"{key} is {value}, which is known only when the job runs: it is taken for gae, and with one that trains no"
-            " critic, such as grpo, the pool of a critic apart is idle."
+            f"{key} is {value}, which is known only when the job runs, and is taken to be gae: with an estimator that"
+            " trains no critic, such as grpo, a critic's own pool stays idle."
         )
         return (line,) if "$" in value else ()
 
@@ -90,14 +90,14 @@ def refuse(asked: AskedPlacement, framework: str, own: Iterable[str], nearest: s
 def _impossible(asked: AskedPlacement, framework: str, nearest: str) -> Iterator[str]:
     placement = asked.placement
     if asked.kind == "cpu":
-        yield f"{framework} trains on GPUs alone; name some with --devices"
+        yield f"{framework} trains only on GPUs; name some with --devices"
     if placement.scaling is not None:
-        yield f"how a model lies on its devices is in {framework}'s own configuration; nearest: {nearest}"
+        yield f"{framework}'s own configuration decides how a model is sharded or replicated; nearest: {nearest}"
     if placement.overlap is not Overlap.ALL:
         yield f"{framework} has no setting for overlap={placement.overlap}; leave it out"
     engines = placement.roles[Role.ROLLOUT]
     if placement.has_engines and placement.roles_in(engines) != (Role.ROLLOUT,):
-        yield f"{framework} has nothing but engines on the devices of engines; let {engines} have rollout alone"
+        yield f"{framework} puts nothing but engines on the engines' devices; leave only rollout in {engines}"
 
 
 def uneven(placement: Placement, framework: str) -> Iterator[str]:
@@ -105,7 +105,7 @@ def uneven(placement: Placement, framework: str) -> Iterator[str]:
     for pool in placement.pools:
         if len({count for count in pool.counts if count}) > 1:
             counts = ", ".join(map(str, pool.counts))
-            yield f"{pool.name} has {counts} devices a node, and {framework} takes the same number of every node"
+            yield f"{pool.name} has {counts} devices on its nodes, and {framework} needs the same number on every node"
 
 
 def undivided(pool: Pool, size: int, setting: str) -> Iterator[str]:
@@ -118,4 +118,4 @@ def undivided(pool: Pool, size: int, setting: str) -> Iterator[str]:
 def not_taken_back(flags: Iterable[str]) -> Iterator[str]:
     """Switches without an opposite in the command, which a placement must not have."""
     if named := ", ".join(f"--{flag}" for flag in flags):
-        yield f"the command gives {named}, which nothing takes back: take it out; placements that need it get it"
+        yield f"the command gives {named}, which no argument can undo: take it out; placements that need it get it"

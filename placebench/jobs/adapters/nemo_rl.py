@@ -50,7 +50,10 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     """Why NeMo-RL cannot be told a placement."""
     placement, given = asked.placement, asked.given
     if given.starts(r"\brun_ppo\b"):
-        yield "the settings of NeMo-RL's PPO are not known; start examples/run_grpo.py, or give placements their args"
+        yield (
+            "placebench does not know the settings of NeMo-RL's PPO; start examples/run_grpo.py, or give placements"
+            " their args"
+        )
     if apart(placement):
         yield (
             "NeMo-RL's GRPO trains no critic, and keeps the reference with the policy; nearest: standard, or"
@@ -59,23 +62,26 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     yield from uneven(placement, "NeMo-RL")
     yield from undivided(placement.pool_of(Role.ROLLOUT), shared_by(asked, _SHARED_BY), _SHARED_BY)
     if placement.has_engines and len(by_node(placement)) > 1 and _shares_nodes(placement):
-        yield "over several nodes NeMo-RL gives generation whole nodes, all alike; count learners and engines by nodes"
+        yield (
+            "over several nodes NeMo-RL gives generation whole nodes with equal numbers of GPUs; give learners and"
+            " engines whole nodes"
+        )
     if placement.staleness:
         yield from _asynchronous(asked)
     elif placement.inflight_updates:
-        yield "NeMo-RL takes weights in flight in asynchronous GRPO alone; add staleness=1"
+        yield "NeMo-RL takes weights in flight only in asynchronous GRPO; add staleness=1"
 
 
 def _asynchronous(asked: AskedPlacement) -> Iterator[str]:
     placement, given = asked.placement, asked.given
     if not placement.has_engines:
         yield (
-            "NeMo-RL runs ahead with generation on GPUs of its own alone; nearest:"
+            "NeMo-RL runs ahead only if generation has GPUs of its own; nearest:"
             f" learners:L+engines:E/staleness={placement.staleness}"
         )
     if lacking := [key for key in _FOR_ASYNC if not is_on(given.settings.get(key, ""))]:
         named = " ".join(f"++{key}=true" for key in lacking)
-        yield f"asynchronous GRPO asks for {named}, which changes the job: give it to the command, for all placements"
+        yield f"asynchronous GRPO needs {named}, which changes the job: add it to the command, for all placements"
 
 
 def _shares_nodes(placement: Placement) -> bool:

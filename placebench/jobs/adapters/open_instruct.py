@@ -32,13 +32,19 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     if apart(placement):
         yield f"open-instruct trains no critic, and keeps reference and rewards with its learners; nearest: {nearest}"
     elif not placement.has_engines and (placement.size > 1 or shared_by(asked, _SHARED_BY) > 1):
-        yield f"open-instruct has engine and learner on one GPU alone (--single_gpu_mode); nearest: {nearest}"
+        yield (
+            "open-instruct has engine and learner together only on a single GPU (--single_gpu_mode); nearest:"
+            f" {nearest}"
+        )
     elif not placement.staleness:
         yield f"open-instruct is never synchronous; nearest: {placement.name}/staleness=1"
     if placement.has_engines:
         yield from undivided(placement.pool_of(Role.ROLLOUT), shared_by(asked, _SHARED_BY), f"--{_SHARED_BY}")
     if any(word.endswith((".yaml", ".yml")) for word in given.command):
-        yield "open-instruct reads no lists from arguments behind a YAML file; give it arguments in place of the file"
+        yield (
+            "open-instruct cannot read lists from arguments after a YAML file; give the command arguments instead of"
+            " the file"
+        )
 
 
 OPEN_INSTRUCT = Adapter(
@@ -71,5 +77,5 @@ OPEN_INSTRUCT = Adapter(
     },
     log_format="open-instruct",
     ray="own",
-    notes=("open-instruct cannot be told a number of steps: --total_episodes of the command must suffice for them.",),
+    notes=("open-instruct cannot be told a number of steps: set the command's --total_episodes high enough for them.",),
 )

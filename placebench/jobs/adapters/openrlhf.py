@@ -80,11 +80,11 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     if not placement.has_engines:
         if placement.staleness:
             nearest = f"learners:L+engines:E/staleness={placement.staleness}"
-            yield f"OpenRLHF runs ahead with engines apart alone; nearest: {nearest}"
+            yield f"OpenRLHF runs ahead only if engines have devices of their own; nearest: {nearest}"
         if apart(placement):
             yield (
-                "OpenRLHF has engines beside the actor only where all roles are together; nearest: standard, or a file"
-                " with actor, critic and rollout each in a pool of its own"
+                "OpenRLHF puts engines beside the actor only if all roles share the same devices; nearest: standard,"
+                " or a file with actor, critic and rollout each in a pool of its own"
             )
     else:
         yield from _engines(placement, given)
@@ -97,7 +97,7 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
 def _engines(placement: Placement, given: Given) -> Iterator[str]:
     """Roles that are in no pool where OpenRLHF can have them beside engines apart."""
     if placement.inflight_updates and not placement.staleness:
-        yield "OpenRLHF takes weights in flight in its asynchronous trainer alone; add staleness=1"
+        yield "OpenRLHF takes weights in flight only in its asynchronous trainer; add staleness=1"
     roles = placement.roles
     together = [
         what
@@ -109,11 +109,14 @@ def _engines(placement: Placement, given: Given) -> Iterator[str]:
     ]
     if together and not placement.staleness:
         yield (
-            f"with engines apart OpenRLHF has the {' and '.join(together)} apart too, unless it is asynchronous;"
-            " nearest: add staleness=1, or a file with critic and reward in a pool of their own"
+            f"if engines have devices of their own, OpenRLHF needs the {' and '.join(together)} apart from the actor"
+            " too, unless it is asynchronous; nearest: add staleness=1, or a file with critic and reward in a pool of"
+            " their own"
         )
     if Role.REF in apart(placement) and len(placement.roles_in(roles[Role.REF])) > 1:
-        yield f"OpenRLHF has its reference beside the actor or alone; let {roles[Role.REF]} have ref alone"
+        yield (
+            f"OpenRLHF puts its reference beside the actor or in a pool of its own; leave only ref in {roles[Role.REF]}"
+        )
 
 
 OPENRLHF = Adapter(
@@ -135,6 +138,6 @@ OPENRLHF = Adapter(
     timers={**TIMERS, "broadcast": "update_weights"},
     log_format="openrlhf",
     ray="own",
-    notes=("OpenRLHF cannot be told a number of steps; data and episodes of the command must suffice for them.",),
+    notes=("OpenRLHF cannot be told a number of steps; give the command enough data and episodes for them.",),
     remarks=unknown_critic(_ESTIMATOR),
 )

@@ -34,9 +34,9 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
             f" {placement.name.split('/')[0]}/{ahead}"
         )
     elif apart(placement):
-        yield f"prime-rl has a trainer, without a critic, and engines; nearest: learners:L+engines:E/{ahead}"
+        yield f"prime-rl has only a trainer, without a critic, and engines; nearest: learners:L+engines:E/{ahead}"
     if len(by_node(placement)) > 1:
-        yield "prime-rl starts on several nodes by SLURM alone; name devices of one node"
+        yield "prime-rl starts on several nodes only through SLURM; name devices of one node"
     yield from undivided(placement.pool_of(Role.ROLLOUT), _engine_size(asked), f"--{_SHARED_BY}")
 
 

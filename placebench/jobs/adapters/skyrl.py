@@ -71,7 +71,9 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     trainer = _trainer(given)
     if trainer is not _Trainer.SYNCHRONOUS and not placement.has_engines:
         nearest = f"learners:L+engines:E/{trainer.words}"
-        yield f"the command starts SkyRL's {trainer} trainer, which has engines apart; nearest: {nearest}"
+        yield (
+            f"the command starts SkyRL's {trainer} trainer, whose engines have devices of their own; nearest: {nearest}"
+        )
         return
     yield from _ahead(placement, given)
     # What computes rewards has no devices.
@@ -79,18 +81,18 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     has_critic = "trainer.critic.model.path" in given.settings
     if moved and not placement.has_engines:
         yield (
-            "SkyRL has engines beside the policy only where all models are together; nearest: standard, or a file with"
-            " actor, critic and rollout each in a pool of its own"
+            "SkyRL puts engines beside the policy only if all models share the same devices; nearest: standard, or a"
+            " file with actor, critic and rollout each in a pool of its own"
         )
     elif placement.has_engines and has_critic and Role.CRITIC not in moved:
         yield (
-            "with engines apart SkyRL gives the critic devices of its own; nearest: a file with actor, critic and"
-            " rollout each in a pool of its own"
+            "if engines have devices of their own, SkyRL gives the critic its own, too; nearest: a file with actor,"
+            " critic and rollout each in a pool of its own"
         )
     elif Role.CRITIC in moved and not has_critic:
         yield f"{placement.roles[Role.CRITIC]} would be idle: the command does not set trainer.critic.model.path"
     if moved >= {Role.CRITIC, Role.REF} and placement.roles[Role.CRITIC] == placement.roles[Role.REF]:
-        yield "SkyRL has critic and reference in one pool nowhere but where all are; let ref live with the actor"
+        yield "SkyRL has critic and reference in one pool only if all roles share it; put ref into the actor's pool"
 
 
 def _ahead(placement: Placement, given: Given) -> Iterator[str]:
@@ -99,14 +101,16 @@ def _ahead(placement: Placement, given: Given) -> Iterator[str]:
     if trainer is _Trainer.SYNCHRONOUS:
         if staleness or in_flight:
             yield (
-                "the command starts SkyRL's synchronous trainer, and those that run ahead are other programs:"
-                " examples.train.async.main_async for staleness=1,"
-                " examples.train.fully_async.main_fully_async for staleness=K/inflight_updates=true"
+                "the command starts SkyRL's synchronous trainer; to run ahead, start another program:"
+                " examples.train.async.main_async for staleness=1, examples.train.fully_async.main_fully_async for"
+                " staleness=K/inflight_updates=true"
             )
         return
     fits = staleness and in_flight if trainer is _Trainer.FULLY_ASYNC else staleness == 1 and not in_flight
     if not fits:
-        what = "goes on generating with" if trainer is _Trainer.FULLY_ASYNC else "ends what it generates before"
+        what = (
+            "goes on generating with" if trainer is _Trainer.FULLY_ASYNC else "finishes its responses before it takes"
+        )
         yield f"the command starts SkyRL's {trainer} trainer, which {what} new weights: say {trainer.words}"
     if trainer is _Trainer.FULLY_ASYNC:
         yield from _workers(placement, given)
@@ -117,7 +121,7 @@ def _workers(placement: Placement, given: Given) -> Iterator[str]:
     batch, workers = given.number("trainer.policy_mini_batch_size"), given.number(key)
     most = (batch or 0) * (placement.staleness + 1)
     if batch and workers and not batch <= workers <= most:
-        yield f"{key} ({workers}) must be from {batch}, the mini-batch, to {most}, the mini-batch times staleness + 1"
+        yield f"{key} ({workers}) must be from {batch} (the mini-batch) to {most} (the mini-batch times staleness + 1)"
 
 
 def _devices_of_engine(asked: AskedPlacement) -> int:

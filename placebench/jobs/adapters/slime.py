@@ -45,7 +45,7 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     if apart(placement):
         yield "slime keeps critic and reference on the actor's GPUs; nearest: standard, or learners:L+engines:E"
     if placement.inflight_updates:
-        yield "slime's engines end what they generate before new weights; leave inflight_updates out"
+        yield "slime's engines finish their responses before they take new weights; leave inflight_updates out"
     if placement.has_engines:
         yield from not_taken_back({"colocate"} & given.flags)
     if given.starts(r"\btrain_async\b"):
@@ -53,8 +53,8 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
             yield "the command starts train_async.py, which is one rollout ahead: say learners:L+engines:E/staleness=1"
     elif placement.staleness:
         yield (
-            "the command starts train.py, which is synchronous, and slime runs ahead in train_async.py alone, by one"
-            " rollout: start that, and say learners:L+engines:E/staleness=1"
+            "the command starts train.py, which is synchronous: to run one rollout ahead, start train_async.py and say"
+            " learners:L+engines:E/staleness=1"
         )
 
 
@@ -82,5 +82,5 @@ SLIME = Adapter(
     },
     log_format="slime",
     ray="own",
-    notes=("slime saves and evaluates at the end of its data too; let the data suffice for the steps.",),
+    notes=("slime also saves and evaluates at the end of its data; give it enough data for the steps.",),
 )

@@ -57,7 +57,10 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
     """Why TRL cannot be told a placement."""
     placement, given = asked.placement, asked.given
     if placement.scaling is not None:
-        yield "how a model lies on its ranks is in TRL's own configuration (DDP, FSDP, DeepSpeed); nearest: standard"
+        yield (
+            "TRL's own configuration (DDP, FSDP, DeepSpeed) decides how a model is sharded or replicated; nearest:"
+            " standard"
+        )
         return
     pools = {placement.roles[role] for role in Role if role is not Role.ROLLOUT}
     if len(pools) > 1:
@@ -66,23 +69,26 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
             " learners:L+engines:E"
         )
     if placement.staleness or placement.inflight_updates:
-        yield "TRL's trainers generate with the weights that they have just trained; leave the setting out"
+        yield (
+            "TRL's trainers generate with the weights that they have just trained; leave staleness and"
+            " inflight_updates out"
+        )
     if placement.has_engines:
         if len(by_node(placement)) > 1:
             yield "placebench starts vLLM's server beside TRL's ranks on one node; nearest: standard, or fewer devices"
         if asked.kind == "cpu":
-            yield "TRL sends weights to a vLLM server by NCCL, so that engines apart need GPUs; nearest: standard"
+            yield "TRL sends weights to a vLLM server by NCCL, which needs GPUs; nearest: standard"
         if _model(given) is None:
-            yield "the server needs the model, which the command does not say: give it --model_name_or_path"
+            yield "vLLM's server needs the model, which the command does not name: add --model_name_or_path to it"
     elif (placement.tensor_parallel or 1) > 1 and not _uses_vllm(given):
-        yield "engines of several devices are vLLM's: give the command --use_vllm true"
+        yield "only vLLM has engines of several devices: add --use_vllm true to the command"
     ranks = placement.pool_of(Role.ACTOR).size
     if ranks > 1 and asked.kind == "cpu" and _is_accelerate(given):
-        yield "accelerate launch starts one rank where there are no GPUs: begin the command with torchrun"
+        yield "without GPUs accelerate launch starts a single rank: begin the command with torchrun"
     if ranks > 1 and not _rank_arguments(given, ranks, 1) and not any("{n_ranks}" in word for word in given.command):
         yield (
-            f"the command starts one rank, and {plural(ranks, 'device')} need one each: begin it with accelerate launch"
-            " or torchrun, or say {n_ranks} in it where their number belongs"
+            f"the command starts one rank, and {plural(ranks, 'device')} need one each: begin it with accelerate"
+            " launch or torchrun, or write {n_ranks} in it where the number of ranks belongs"
         )
 
 
@@ -157,5 +163,8 @@ TRL = Adapter(
     training=_training,
     log_format="trl",
     settled=("trl-step-time",),
-    notes=("TRL's ranks draw responses of their own, so that placements with other numbers of ranks do other work.",),
+    notes=(
+        "Each of TRL's ranks draws responses of its own, so placements with different numbers of ranks do different"
+        " work.",
+    ),
 )

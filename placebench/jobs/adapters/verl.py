@@ -27,7 +27,9 @@ _BATCH, _MINI_BATCH = "data.train_batch_size", f"{_ACTOR}.ppo_mini_batch_size"
 _ESTIMATOR = "algorithm.adv_estimator"
 # The advantage estimator that needs a critic, which is verl's default.
 _OF_A_CRITIC = "gae"
-_VALUE_HEAD = "verl draws a critic's value head anew in every launch, so that its losses differ from launch to launch."
+_VALUE_HEAD = (
+    "verl starts a critic's value head from new random weights in every launch, so its losses differ between launches."
+)
 
 
 def _settings(asked: AskedPlacement) -> Settings:
@@ -83,11 +85,11 @@ def _cannot_be(asked: AskedPlacement) -> Iterator[str]:
         yield "verl's engines stop while they take new weights; leave inflight_updates out"
     if placement.staleness and not placement.has_engines:
         yield (
-            "verl runs ahead on the same devices by partial rollouts alone, which is another thing; nearest:"
+            "on shared devices verl runs ahead only by partial rollouts, which are not what staleness means; nearest:"
             f" learners:L+engines:E/staleness={placement.staleness}, or trainer.v1.trainer_mode=colocate_async as args"
         )
     if placement.has_engines and placement.overlap is not Overlap.ALL:
-        yield f"overlap={placement.overlap} is of a critic apart; with engines apart leave it out"
+        yield f"verl takes overlap={placement.overlap} only without engines in a pool of their own; leave it out"
     yield from uneven(placement, "verl")
     yield from _roles(placement, given)
     yield from _batches(placement, given)
@@ -106,12 +108,13 @@ def _roles(placement: Placement, given: Given) -> Iterator[str]:
     critic_apart = roles[Role.CRITIC] != roles[Role.ACTOR]
     if critic_apart and not _has_critic(given):
         yield (
-            f"{_ESTIMATOR}={given.settings[_ESTIMATOR]} trains no critic, and verl computes reference and reward beside"
-            " the actor, so that there is nothing to put apart; nearest: standard, or learners:L+engines:E"
+            f"{_ESTIMATOR}={given.settings[_ESTIMATOR]} trains no critic, and verl computes reference and reward"
+            " beside the actor, so there is nothing to put on other devices; nearest: standard, or"
+            " learners:L+engines:E"
         )
     if roles[Role.REF] != roles[Role.ACTOR] and not placement.has_engines:
         yield (
-            "verl keeps the reference in the actor's workers unless engines are apart; let ref live in"
+            "verl keeps the reference in the actor's workers unless engines have devices of their own; put ref into"
             f" {roles[Role.ACTOR]}"
         )
     if roles[Role.REWARD] == roles[Role.ACTOR]:
@@ -131,8 +134,9 @@ def _batches(placement: Placement, given: Given) -> Iterator[str]:
     batch, mini_batch = given.number(_BATCH), given.number(_MINI_BATCH)
     if placement.has_engines and batch and mini_batch and batch != mini_batch:
         yield (
-            f"engines apart take new weights after every mini-batch, so {_BATCH} ({batch}) must equal {_MINI_BATCH}"
-            f" ({mini_batch}); set them equal for all placements, which changes how often the job updates"
+            f"engines on devices of their own take new weights after every mini-batch, so {_BATCH} ({batch}) must"
+            f" equal {_MINI_BATCH} ({mini_batch}); set them equal for all placements, which changes how often the job"
+            " updates"
         )
     critic = placement.pool_of(Role.CRITIC)
     if critic.name != placement.roles[Role.ACTOR] and _has_critic(given):
@@ -207,8 +211,8 @@ VERL = Adapter(
     ),
     ray="own",
     notes=(
-        "verl's replay buffer is asked every 0.02 s instead of every 2 s, which would round the time of gen up;"
-        " PLACEBENCH_POLL_S=2 leaves it as it is.",
+        "verl's replay buffer is polled every 0.02 s instead of every 2 s, so that the time of gen is not rounded up;"
+        " PLACEBENCH_POLL_S=2 restores verl's own interval.",
     ),
     remarks=_remarks,
 )
