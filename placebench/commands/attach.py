@@ -90,7 +90,7 @@ def attach(job: str, steps: int | None, warmup_steps: int, command: tuple[str, .
     from placebench.plan.request import RunRequest
 
     if not command:
-        raise UsageError("there is no command: write it behind --")
+        raise UsageError("there is no command: write it after --")
     if job not in ADAPTERS:
         near = "; a file is for placebench run --job" if job.endswith((".yaml", ".yml")) else ""
         raise UsageError(f"--job: unknown framework {shown(job)}: use {', '.join(ADAPTERS)}{near}")

@@ -54,7 +54,7 @@ def lost_arguments(given: Given, framework: str) -> str | None:
     if text is None or any(map((_READS if says_where else _HANDS_ON).search, code_lines(text))):
         return None
     instead = "" if says_where else ", or write {args} where they belong"
-    return f'{words[what]} takes no arguments, {lost}: put "$@" behind its program\'s own{instead}'
+    return f'{words[what]} takes no arguments, {lost}: put "$@" after its program\'s own{instead}'
 
 
 def _shell_in(words: Sequence[str], given: Given) -> int | None:

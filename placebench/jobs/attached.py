@@ -157,8 +157,8 @@ class AttachedSpans:
         if final and self._has_phases and not self._has_places:
             devices = plural(len(self._devices), "device")
             is_cpu = self._devices[0].kind == "cpu"
-            remedy = f"; {_SET_RANK}, or give --devices cpu:1, which is all of theirs" if is_cpu else ""
-            said = f"processes do not say on which of the {devices} they work, so that phases are left out{remedy}"
+            remedy = f"; {_SET_RANK}, or give --devices cpu:1, one device for all of them" if is_cpu else ""
+            said = f"processes do not say which of the {devices} they work on, so phases are left out{remedy}"
             self.notes[said] = None
         kept = ((step, seen_whole(self._completed(pieces))) for step, pieces in found.items())
         return [self._row(step, piece) for step, pieces in kept for piece in pieces]
@@ -243,7 +243,7 @@ class AttachedSpans:
         if self._counting is process:
             self._steps.append(Window(len(self._steps) + 1, timing.start, timing.end))
         else:
-            said = "several processes mark steps, and only those of one count: to say which"
+            said = "several processes mark steps, and only the steps of one count: to choose it"
             self.notes[f"{said}, {_SET_RANK}"] = None
 
     def _named(self, name: str) -> str:
@@ -290,17 +290,18 @@ class AttachedSpans:
 
     @property
     def _unknown_note(self) -> str:
-        verb = "is" if len(self._unknown) == 1 else "are"
+        verb = "belongs to" if len(self._unknown) == 1 else "belong to"
         return (
-            f"{_spans(*self._unknown)} {verb} of no phase, so that the time counts as waiting:"
-            " use names of phases, or map yours under phases in a job file"
+            f"{_spans(*self._unknown)} {verb} no phase, so this time counts as waiting: use names of phases, or map"
+            " yours under phases in a job file"
         )
 
     def _timed(self, timings: Sequence[Timing], *, stands_within: bool) -> list[Timing]:
         """The phases of timers: a worker's stand within each other, the controller's are its view and may overlap."""
         if stands_within:
             if self._is_users and (found := crossing(timings)):
-                self.notes[f"{_spans(*found)} of one process cross: each moment counts for what began last"] = None
+                said = f"{_spans(*found)} of one process overlap in part"
+                self.notes[f"{said}: each moment counts for the span that began last"] = None
             return exclusive(timings, self._timers)
         named = ((self._timers.get(one.name), one) for one in timings)
         return [Timing(phase, one.start, one.end) for phase, one in named if phase]

@@ -177,20 +177,20 @@ class Bridge:
         steps = str(self._done) if self._job.until_end else f"{self._done} of {self._job.steps}"
         ended = f"the command ended with {_ended(code)} after {steps} steps"
         if not self._trial.log.is_file():
-            ended += f"; it has put something else in place of {self._trial.log.name}"
+            ended += f"; something else is now in place of {self._trial.log.name}"
         if code:
             printed = read_end(self._trial.log, _LAST_BYTES).strip()
             end = end_by_words(printed, ended + (f": {one_line(printed.splitlines()[-1])}" if printed else ""))
             elsewhere = self._failed_elsewhere()  # of which this may be the consequence
             return end.model_copy(update={"message": f"{end.message}; {elsewhere}"}) if elsewhere else end
         if self._done:
-            advice = f"ask for as many with --steps {self._done}, or tell it by {{steps}} how many there are to be"
+            advice = f"ask for --steps {self._done}, or pass the number of steps to the command by {{steps}}"
             return EndFile(kind=JobExit.FAILED, message=ended if self._job.until_end else f"{ended}: {advice}")
         where = " nor in ".join((self._trial.log.name, *self._job.log_files))
         looked = f"no step of {f'format {self._job.log_format}' if self._job.log_format else 'a known format'}"
-        advice = "say where it logs and how under log in a job file of placebench run"
+        advice = "name its log and format under log in a job file of placebench run"
         if may_lack_log(self._job):
-            advice += ", print a line such as 'step:3 - timing_s/step:1.25' a step, or mark each by span(\"step\")"
+            advice += ", print for each step a line such as 'step:3 - timing_s/step:1.25', or mark it by span(\"step\")"
         spans = ", nor have its processes written a span" if self._job.until_end else ""
         return EndFile(kind=JobExit.FAILED, message=f"{ended}: {looked} in {where}{spans}; {advice}")
 
@@ -199,8 +199,8 @@ class Bridge:
         self._progress("ray")
         if shutil.which("ray", path=self._environment.get("PATH", os.defpath)) is None:
             raise LaunchError(
-                "there is no program ray on PATH to start the job's own Ray with: activate the environment of its"
-                " framework, or name that as python in a job file"
+                "there is no program ray on PATH to start the job's own Ray: activate the environment of its"
+                " framework, or name that environment as python in a job file"
             )
         log = self._trial.path / "ray.log"
         words = ray_head(address, self._environment["RAY_TMPDIR"])

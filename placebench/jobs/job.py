@@ -77,8 +77,8 @@ class Job:
         """What a reader must know of its command, a sentence each; the adapter's notes are of all its jobs."""
         where = replaced_path(self.given) if self.spec.attach else None
         lost = (
-            f"{where} leaves out what stands in PYTHONPATH, so that placebench's hooks write no spans: append"
-            " :$PYTHONPATH to it."
+            f"{where} drops what PYTHONPATH had before, so placebench's hooks write no spans: append :$PYTHONPATH to"
+            " it."
         )
         return (*self.adapter.remarks(self.given), *([lost] if where else []))
 
@@ -146,8 +146,8 @@ class Job:
         is_name = preset_of(word) is None and not names_file(word)
         if (own := self.spec.placements) and is_name:
             raise UsageError(
-                f"unknown placement {shown(word)}: use {few(own, ', ')} of the job file, or what placebench placements"
-                f" lists{did_you_mean(word, own)}"
+                f"unknown placement {shown(word)}: use {few(own, ', ')} of the job file, or one that placebench"
+                f" placements lists{did_you_mean(word, own)}"
             )
         if self.adapter is COMMAND and is_name:
             raise UsageError(f"placement {shown(word)}: {NOT_KNOWN}")
@@ -164,15 +164,15 @@ class Job:
         given = self.spec.placements[name].pools or {"all": tuple(nodes)}
         pools = tuple(Pool(pool, _on_nodes(counts, nodes)) for pool, counts in given.items())
         wrong = [
-            f"placement {shown(name)}: pools.{pool.name}: {shown(list(given[pool.name]))} must be a count for each of"
-            f" the nodes ({len(nodes)}), and some device"
+            f"placement {shown(name)}: pools.{pool.name}: {shown(list(given[pool.name]))} must have a count for each"
+            f" of the nodes ({len(nodes)}), and at least one device"
             for pool in pools
             if len(pool.counts) != len(nodes) or not pool.size
         ]
         for node, have in enumerate(nodes):
             need = sum(pool.counts[node] for pool in pools if len(pool.counts) == len(nodes))
             if need > have:
-                wrong.append(f"placement {shown(name)}: its pools need {need} devices on node {node}, there are {have}")
+                wrong.append(f"placement {shown(name)}: its pools need {need} devices on node {node}, which has {have}")
         if wrong:
             raise UsageError(*wrong)
         return Placement(name, pools, {})

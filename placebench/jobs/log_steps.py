@@ -172,7 +172,7 @@ class StepReader:
         """Refuse steps of which nothing tells how long they took: all their lines came at once."""
         if len(self._by_sight) > 1 and len({source.ended[number] for number in self._by_sight}) == 1:
             raise LaunchError(
-                f"all {len(self._by_sight)} steps were seen at once, so that nothing tells what one takes: have the"
+                f"all {len(self._by_sight)} steps were seen at once, so nothing tells how long each took: have the"
                 " command print each line as its step ends (python -u, grep --line-buffered, stdbuf -oL), or log"
                 " timing_s/step"
             )
@@ -308,7 +308,9 @@ class StepReader:
         is_one_step = self._attached.step(1) is None
         flags = [LogFlag(name=LogFlag.SPANS, text=text) for text in self._attached.notes]
         if is_one_step:
-            flags.append(LogFlag(name="steps", text="neither log nor spans tell them apart: all time stands as one"))
+            flags.append(
+                LogFlag(name="steps", text="neither log nor spans tell steps apart: all time counts as one step")
+            )
         LogRecord(framework=self._job.framework, format="spans", flags=tuple(flags), is_one_step=is_one_step).write(
             self._trial
         )
@@ -319,7 +321,7 @@ class StepReader:
         if self._logged_s > passed * (1 + CLOCK_SHARE) + CLOCK_SECONDS:
             text = (
                 f"the log's steps take {self._logged_s:,.1f} s together, but only {passed:,.1f} s had passed: their"
-                " times are no seconds, or overlap"
+                " times are not seconds, or overlap"
             )
             yield LogFlag(name="clock", text=text)
 
@@ -351,4 +353,4 @@ def _told_by_sight(run: LoggedRun, steps: Sequence[int]) -> str:
     if not LogFigures.of(run).work:
         return f"the log does not time its steps: a step {by_sight}; {_MARK_STEPS}"
     which = f"{'step' if len(steps) == 1 else 'steps'} {few(index_ranges(steps).split(','), ', ')}"
-    return f"the log has no time of {which}, but of others: such a step {by_sight}"
+    return f"the log times other steps, but not {which}: such a step {by_sight}"

@@ -61,7 +61,9 @@ class ProcessDevices:
                 self._allotted.append({"pid": pid, "device": device.id, "actor": actor})
             else:
                 name = f"gpu:{gpu}" if gpu.isdigit() else gpu
-                notes.append(f"Ray has allotted {name} to {actor or 'a worker'}, which the placement does not have")
+                notes.append(
+                    f"Ray has allotted {name}, which is not a device of the placement, to {actor or 'a worker'}"
+                )
         return notes
 
     def _device_of(self, process: SpanWriter) -> Device | None:

@@ -22,7 +22,7 @@ def missing_program(name: str, words: Sequence[str], folder: Path, path: str) ->
     if not is_program(words[0], folder, path):
         where = f"in {folder.absolute()}" if "/" in words[0] else "on PATH"
         is_text = "/" in words[0] and (file := folder / in_home(words[0])).is_file()
-        more = f": {file.name} may not be executed; chmod +x it, or name what runs it before" if is_text else ""
+        more = f": {file.name} is not executable: chmod +x it, or put the program that runs it first" if is_text else ""
         yield f"{name}: there is no program {shown(words[0])} {where}{more}"
     elif script := missing_script(words, folder, path):
         yield f"{name}: there is no file {shown(script)} in {folder.absolute()}"

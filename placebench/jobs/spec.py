@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 NAMES: Mapping[str, str] = {
-    "args": "the arguments of adapter and placement; appended where a command does not have them",
-    "folder": "the launch's own folder, which is there",
+    "args": "arguments of adapter and placement; appended to a command that does not say where they go",
+    "folder": "the launch's own folder, which exists already",
     "steps": "steps of the launch",
     "round": "round of the launch, counted from 1",
     "placement": "name of its placement",
     "seed": "seed",
-    "devices": "indices of its devices, set apart by commas: 0,1",
+    "devices": "indices of its devices, separated by commas: 0,1",
     "n_devices": "how many there are",
     "n_ranks": "how many of them train",
     "port1": "a TCP port that is free; likewise port2, port3 and port4",
@@ -73,7 +73,7 @@ def _texts_are_known(texts: Iterable[str]) -> None:
             if not match["open"] and match["name"] not in NAMES:
                 known = ", ".join(f"{{{name}}}" for name in NAMES)
                 raise ValueError(
-                    f"{match[0]} is no name: use {known}, or write {{{match[0]}}} for the braces themselves"
+                    f"{match[0]} is not a known name: use {known}, or write {{{match[0]}}} for the braces themselves"
                 )
 
 
@@ -87,7 +87,7 @@ def _words(value: Any) -> Any:
         except ValueError as error:
             raise ValueError(f"{str(error).lower()} in {shown(value)}") from None
         if found := next((word for word in value if word in _OF_A_SHELL), None):
-            raise ValueError(f"{found} is for a shell, and none reads this: write bash -c '… {{args}}'")
+            raise ValueError(f"{found} is for a shell, but no shell reads this command: write bash -c '… {{args}}'")
     if isinstance(value, list | tuple):
         value = tuple(str(word) if type(word) in (int, float) else word for word in value)
         _texts_are_known(word for word in value if isinstance(word, str))
@@ -102,7 +102,7 @@ def _variables(value: Any) -> Any:
     texts = {name: str(one) if type(one) in (int, float) else one for name, one in value.items()}
     for name, text in texts.items():
         if isinstance(name, str) and (not name or "=" in name or "\0" in name):
-            raise ValueError(f"{shown(name)} cannot be the name of a variable: it is empty, or = or a NUL is in it")
+            raise ValueError(f"{shown(name)} cannot be the name of a variable: it is empty, or has = or a NUL in it")
         if isinstance(text, str) and "\0" in text:
             raise ValueError(f"{name}: a variable cannot have a NUL in its value")
     _texts_are_known(text for text in texts.values() if isinstance(text, str))
@@ -134,8 +134,10 @@ class _Part(BaseModel):
 class LogOfJob(_Part):
     """Where a job's steps are found."""
 
-    format: str | None = Field(None, description="name of the format; left out, the content tells")
-    files: Words | None = Field(None, description="files beside what the job prints; left out, the framework's")
+    format: str | None = Field(None, description="name of the format; if left out, it is found from the content")
+    files: Words | None = Field(
+        None, description="files in addition to what the job prints; if left out, the framework's"
+    )
 
     @model_validator(mode="after")
     def _is_known(self) -> Self:
@@ -157,7 +159,10 @@ class PlacementOfJob(_Part):
     env: Variables = Field(default_factory=dict, description="variables")
     pools: dict[str, Counts] = Field(
         default_factory=dict,
-        description="of a name that is no word: its pools with their devices, a number or one a node; left out, all",
+        description=(
+            "for a name that is not a word: its pools with their devices, as one number or one for each node; if left"
+            " out, all"
+        ),
     )
 
 
@@ -165,7 +170,9 @@ class JobSpec(_Part):
     """A job of the user's."""
 
     job: str = Field("command", description="the framework")
-    command: Words = Field(description="what starts a launch; {args} says where arguments belong, else at its end")
+    command: Words = Field(
+        description="what starts a launch; {args} says where arguments go; without it, they go to the end"
+    )
     cwd: Folder = Field(Path("."), description="folder in which it starts")
     python: Folder | None = Field(None, description="an environment of Python; its bin folder goes first on PATH")
     env: Variables = Field(default_factory=dict, description="variables of the job's environment")
@@ -174,28 +181,34 @@ class JobSpec(_Part):
         ge=1,
         le=MOST_STEPS,
         strict=True,
-        description="a launch ends after so many; with until_end, left out, all that the command has",
+        description="number of steps after which a launch ends; if left out with until_end, all steps of the command",
     )
     until_end: bool = Field(
-        False, strict=True, description="whether a launch lasts until the command ends, which is left as it is"
+        False,
+        strict=True,
+        description="whether a launch lasts until the command ends; its steps are then not limited",
     )
     warmup_steps: int = Field(2, ge=0, strict=True, description="first steps, left out of the numbers")
     seed: int = Field(0, ge=0, strict=True, description="for {seed}; no adapter sets it")
     ray: str | None = Field(
-        None, description="none; own: a Ray of each launch; HOST:PORT of one that is there; left out: the framework's"
+        None,
+        description="none; own: each launch starts one; HOST:PORT: a running one; if left out: as the framework needs",
     )
     each_node: bool = Field(
         True,
         strict=True,
-        description="on several nodes of a SLURM job: whether the command starts on each of them, or a Ray for it;"
-        " false: the command on the first alone, as where it calls srun itself",
+        description="on several nodes of a SLURM job: true starts the command, or its Ray, on each node; false starts"
+        " the command on the first node only, for one that calls srun itself",
     )
     log: LogOfJob = Field(default_factory=LogOfJob, description="where its steps are found")
-    phases: dict[str, str] = Field(default_factory=dict, description="phases by the names of own timers in the log")
+    phases: dict[str, str] = Field(
+        default_factory=dict, description="phases by the names of your own timers in the log"
+    )
     quiet: bool = Field(True, strict=True, description="whether validation, checkpoints and trackers are switched off")
     attach: bool = Field(True, strict=True, description="whether the frameworks' timers are recorded as spans")
     placements: dict[str, PlacementOfJob] = Field(
-        default_factory=dict, description="words of placebench, or names of your own with what they give to the command"
+        default_factory=dict,
+        description="words of placebench, or names of your own with what each gives to the command",
     )
     before: Words = Field((), description="runs before each launch, not timed")
     after: Words = Field((), description="runs after each launch, not timed")
@@ -233,7 +246,7 @@ class JobSpec(_Part):
             or_file = "" if self.job.endswith((".yaml", ".yml")) else ", or a job file whose name ends in .yaml"
             yield f"job: unknown framework {shown(self.job)}: use {known}{or_file}"
         if not self.command:
-            yield "command: it is empty: write what starts a launch, as behind -- on the command line"
+            yield "command: it is empty: write what starts a launch, as after -- on the command line"
         if self.warmup_steps >= self.steps:
             left = f"warmup_steps {self.warmup_steps} leaves none of {self.steps} steps to measure"
             yield f"{left}: raise steps or lower warmup_steps"
@@ -290,7 +303,7 @@ def _key_in(line: str) -> str:
 def _in_words(key: str, error: "ErrorDetails") -> str:
     """What is wrong with one value, a line for every reason."""
     if error["type"] == "missing":
-        return "there is no command: write it behind --, or as command in the job file"
+        return "there is no command: write it after --, or as command in the job file"
     if error["type"] == "extra_forbidden":
         keys = [*JobSpec.model_fields, *JOB_RUN_KEYS] if "." not in key else []
         near = difflib.get_close_matches(key, keys, n=1)

@@ -54,7 +54,7 @@ def write_template(path: Path, job: str | None, command: Sequence[str]) -> None:
 
 
 def _lines(framework: str, command: Sequence[str]) -> Iterator[str]:
-    yield f"# A job for placebench run --job FILE. In braces, anywhere in a text: {', '.join(NAMES)}."
+    yield f"# A job for placebench run --job FILE. These names may stand in braces in any text: {', '.join(NAMES)}."
     words = shlex.join(command or ADAPTERS[framework].example)
     given = {"job": framework, "command": words if "{args}" in words else f"{words} {{args}}"}
     for name, field in JobSpec.model_fields.items():
@@ -66,7 +66,7 @@ def _lines(framework: str, command: Sequence[str]) -> Iterator[str]:
         else:
             value = _EXAMPLES.get(name)
             yield f"# {name}: {value or str(field.default).lower()}"
-    yield f"# of log: {'; '.join(f'{name}: {field.description}' for name, field in LogOfJob.model_fields.items())}"
+    yield f"# keys of log: {'; '.join(f'{name}: {field.description}' for name, field in LogOfJob.model_fields.items())}"
 
 
 def _quoted(text: str) -> str:

@@ -21,12 +21,12 @@ def unusable(job: Job) -> Iterator[str]:
         yield f"command: {reason}"
     yield from _lost_modules(job)
     if spec.ray_use == "none" and any("{ray_address}" in text for text in _texts(spec)):
-        yield "ray: the job has none, and {ray_address} stands in it: write ray: own, or HOST:PORT"
+        yield "ray: the job has no Ray, but uses {ray_address}: write ray: own, or HOST:PORT"
     yield from lacks_ray(job)
     if spec.ray_address and job.adapter.env and not spec.attach:
         yield (
-            f"attach: false: workers of the Ray at {spec.ray_address} would not get the variables by which"
-            f" {spec.job} is told its placement: leave it out"
+            f"attach: false: workers of the Ray at {spec.ray_address} would not get the variables that tell {spec.job}"
+            " its placement: leave it out"
         )
 
 
@@ -43,7 +43,7 @@ def _lost_modules(job: Job) -> Iterator[str]:
     needs += ["the hooks that Ray loads for the cluster's workers"] if job.spec.ray_address and job.spec.attach else []
     if needs and (where := replaced_path(job.given)):
         yield (
-            f"command: {where} leaves out what stands in PYTHONPATH, where {' and '.join(needs)} would be: append"
+            f"command: {where} drops what PYTHONPATH had before, and with it {' and '.join(needs)}: append"
             " :$PYTHONPATH to it"
         )
 
@@ -66,8 +66,8 @@ def lacks_ray(job: Job, nodes: int = 1) -> Iterator[str]:
     spec = job.spec
     if job.starts_ray(_texts(spec), nodes) and not is_program("ray", spec.cwd, _path(spec)):
         yield (
-            "ray: there is no program ray on PATH to start the job's own Ray with: activate the environment of its"
-            " framework, or name that as python in a job file"
+            "ray: there is no program ray on PATH to start the job's own Ray: activate the environment of its"
+            " framework, or name that environment as python in a job file"
         )
 
 

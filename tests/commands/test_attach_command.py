@@ -69,7 +69,7 @@ def test_a_loop_without_steps_is_shown_as_one() -> None:
     assert values()["phase/gen"] >= 0.05
     content = summary()
     assert content["placements"][0]["critical_path"] == []
-    assert "steps: neither log nor spans tell them apart: all time stands as one" in content["warnings"]
+    assert "steps: neither log nor spans tell steps apart: all time counts as one step" in content["warnings"]
     assert [(one["role"], one["device"]) for one in content["placements"][0]["observed"][0]["roles"]] == [
         ("actor", "cpu:0"),
         ("rollout", "cpu:0"),
@@ -91,8 +91,8 @@ def test_spans_that_name_no_phase_are_told() -> None:
     text = LOOP.replace('"gen"', '"generate"').replace('"update_actor"', '"reward"')
     text += "    with span('adv'), span('part of adv'):\n        time.sleep(0.01)\n"
     assert attach("loop.py", text=text).exit_code == 0
-    (told,) = (line for line in summary()["warnings"] if "of no phase" in line)
-    assert told.startswith("span('generate') is of no phase, so that the time counts as waiting: use names of phases")
+    (told,) = (line for line in summary()["warnings"] if "no phase" in line)
+    assert told.startswith("span('generate') belongs to no phase, so this time counts as waiting: use names of phases")
 
 
 def test_spans_of_threads_that_cross_are_told() -> None:
@@ -114,7 +114,10 @@ for _ in range(3):
         thread.join()
 """
     assert attach("threads.py", text=text).exit_code == 0
-    told = "span('update_actor') and span('gen') of one process cross: each moment counts for what began last"
+    told = (
+        "span('update_actor') and span('gen') of one process overlap in part: each moment counts for the span that"
+        " began last"
+    )
     assert told in summary()["warnings"]
 
 
@@ -157,9 +160,9 @@ def test_a_command_that_says_nothing_ends_in_a_line() -> None:
     (trial,) = run_folder().glob("trials/*")
     assert result.stderr.splitlines()[-1] == (
         "placebench: failed, the command ended with exit code 0 after 0 steps: no step of a known format in train.log,"
-        " nor have its processes written a span; say where it logs and how under log in a job file of"
-        " placebench run, print a line such"
-        f" as 'step:3 - timing_s/step:1.25' a step, or mark each by span(\"step\") (its folder is {trial})"
+        " nor have its processes written a span; name its log and format under log in a job file of"
+        " placebench run, print for each step a line such"
+        f" as 'step:3 - timing_s/step:1.25', or mark it by span(\"step\") (its folder is {trial})"
     )
     assert not (run_folder() / "report.md").exists()
 
@@ -167,7 +170,7 @@ def test_a_command_that_says_nothing_ends_in_a_line() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "there is no command: write it behind --"),
+        ([], "there is no command: write it after --"),
         (["--job", "vrel", "--", "python", "x"], "placebench: --job: unknown framework 'vrel': use verl, "),
         (["--job", "own.yaml", "--", "python", "x"], ", command; a file is for placebench run --job"),
         (["--", "pyhton", "x"], "command: there is no program 'pyhton' on PATH"),

@@ -28,7 +28,7 @@ def job_file(text: str) -> str:
             "",
             ["--job: unknown framework 'vrel': use verl, trl, openrlhf, skyrl, "],
         ),
-        (["--job", "verl"], "", ["the job: there is no command: write it behind --, or as command in the job file"]),
+        (["--job", "verl"], "", ["the job: there is no command: write it after --, or as command in the job file"]),
         (
             ["--", "python", "verl.py"],
             "",
@@ -36,7 +36,7 @@ def job_file(text: str) -> str:
         ),
         (["--job", "verl", "--", "pyhton", "verl.py"], "", ["command: there is no program 'pyhton' on PATH"]),
         (["--job", "verl", "--", "bash", "no.sh"], "", ["command: there is no file 'no.sh' in /"]),
-        (["--job", "verl", "--", "./verl.py"], "", ["verl.py may not be executed; chmod +x it, or name what runs"]),
+        (["--job", "verl", "--", "./verl.py"], "", ["verl.py is not executable: chmod +x it, or put the program"]),
         (["--placements", "standard", "split"], "", ["'split' is no option: write -- before a command of yours, and"]),
         (
             ["--job", "verl", "--placements", "standard", "split", "--", "python", "verl.py"],
@@ -104,9 +104,9 @@ def job_file(text: str) -> str:
         (
             ["--job", "mine.yaml"],
             "command: python x | tee log",
-            ["command: | is for a shell, and none reads this: write bash -c '… {args}'"],
+            ["command: | is for a shell, but no shell reads this command: write bash -c '… {args}'"],
         ),
-        (["--job", "mine.yaml"], "command: python {x}", ["command: {x} is no name: use {args}, {folder}"]),
+        (["--job", "mine.yaml"], "command: python {x}", ["command: {x} is not a known name: use {args}, {folder}"]),
         (
             ["--job", "mine.yaml", "--", "python"],
             "command: python x",
@@ -141,7 +141,7 @@ def job_file(text: str) -> str:
         (
             ["--job", "mine.yaml"],
             "command: python {ray_address}",
-            ["ray: the job has none, and {ray_address} stands in it"],
+            ["ray: the job has no Ray, but uses {ray_address}"],
         ),
         (["--job", "mine.yaml"], "command: python x\nenv: {A: [1]}", ["env.A: must be text"]),
         (["--job", "mine.yaml"], "command: python x\nenv: {'A=B': 1}", ["env: 'A=B' cannot be the name of a variable"]),
@@ -160,7 +160,7 @@ def job_file(text: str) -> str:
         (
             ["--job", "mine.yaml"],
             "command: /bin/sh -c true {ray_address}\nray: own\nenv: {PATH: /bin-of-nobody}",
-            ["ray: there is no program ray on PATH to start the job's own Ray with"],
+            ["ray: there is no program ray on PATH to start the job's own Ray"],
         ),
         (
             ["--job", "command", "--ray-address", "", "--", "python", "plain.py"],

@@ -245,9 +245,7 @@ def test_phases_of_which_no_device_is_known_are_left_out_and_it_is_said(tmp_path
     spans = attached(tmp_path, "standard")
     leave(tmp_path, 1, span("step", 10, 20), span("gen", 11, 13))
     assert rows(spans, STEPS[:1]) == []
-    assert list(spans.notes) == [
-        "processes do not say on which of the 2 devices they work, so that phases are left out"
-    ]
+    assert list(spans.notes) == ["processes do not say which of the 2 devices they work on, so phases are left out"]
 
 
 def test_of_processes_without_a_rank_it_is_said_how_they_are_told_apart(tmp_path: Path) -> None:
@@ -257,9 +255,9 @@ def test_of_processes_without_a_rank_it_is_said_how_they_are_told_apart(tmp_path
     assert rows(spans, STEPS[:1]) == []
     rank = "let each process set RANK in its environment before its first span, 0 in the first"
     assert list(spans.notes) == [
-        f"several processes mark steps, and only those of one count: to say which, {rank}",
-        f"processes do not say on which of the 2 devices they work, so that phases are left out; {rank},"
-        " or give --devices cpu:1, which is all of theirs",
+        f"several processes mark steps, and only the steps of one count: to choose it, {rank}",
+        f"processes do not say which of the 2 devices they work on, so phases are left out; {rank},"
+        " or give --devices cpu:1, one device for all of them",
     ]
 
 
@@ -284,7 +282,7 @@ def test_what_ray_has_allotted_is_a_device_of_the_launch_or_noted(tmp_path: Path
         {"pid": 1, "device": "GPU-1", "actor": "WorkerDict_0:0"},
         {"pid": 2, "device": "GPU-0", "actor": None},
     ]
-    assert list(spans.notes) == ["Ray has allotted gpu:7 to a worker, which the placement does not have"]
+    assert list(spans.notes) == ["Ray has allotted gpu:7, which is not a device of the placement, to a worker"]
     assert spans.allotted() == []
 
 

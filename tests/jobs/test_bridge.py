@@ -42,7 +42,7 @@ def is_listening(port: int) -> bool:
         ("import os; os.kill(os.getpid(), 9)", "failed", "the command ended with SIGKILL after 0 of 3 steps"),
         ("print('torch.OutOfMemoryError: CUDA out of memory'); raise SystemExit(1)", "oom", "OutOfMemoryError: CUDA"),
         ("print('step:1 - timing_s/step:1.0')", "failed", "ended with exit code 0 after 1 of 3 steps"),
-        ("print('hello')", "failed", "no step of a known format in train.log; say where"),
+        ("print('hello')", "failed", "no step of a known format in train.log; name its log"),
         ("print('step:1 - timing_s/gen:1.0\\n' * 2, end='')", "failed", "after 1 of 3 steps"),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_ray_is_started_for_a_job_that_wants_its_address(tmp_path: Path, monke
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     third = prepare(tmp_path / "c", *python(tmp_path / "c", text, "0.01", "{ray_address}"), ray="own")
     assert bridge.main(str(third.path)) == JobExit.FAILED
-    assert read_end(third)["message"].startswith("there is no program ray on PATH to start the job's own Ray with: ")
+    assert read_end(third)["message"].startswith("there is no program ray on PATH to start the job's own Ray: ")
 
 
 @pytest.mark.slow
@@ -230,4 +230,4 @@ sys.exit({code})
 """
     trial = prepare(tmp_path, *python(tmp_path, text))
     assert bridge.main(str(trial.path)) == JobExit.FAILED
-    assert "after 0 of 3 steps; it has put something else in place of train.log" in read_end(trial)["message"]
+    assert "after 0 of 3 steps; something else is now in place of train.log" in read_end(trial)["message"]

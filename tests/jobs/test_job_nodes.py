@@ -97,7 +97,7 @@ def test_on_a_cluster_ray_says_what_workers_see() -> None:
     assert not found.elsewhere
     blind = job("verl", "python -m verl.trainer.main_ppo", ray="10.0.0.1:1", attach=False, python=sys.prefix)
     (line,) = unusable(blind)
-    assert line.startswith("attach: false: workers of the Ray at 10.0.0.1:1 would not get the variables by which verl")
+    assert line.startswith("attach: false: workers of the Ray at 10.0.0.1:1 would not get the variables that tell verl")
 
 
 @pytest.mark.parametrize(
@@ -148,13 +148,13 @@ def test_what_cannot_be_on_several_nodes_is_refused(plan: Callable[..., str]) ->
 
 def test_a_ray_that_a_launch_would_start_needs_its_program(plan: Callable[..., str], tmp_path: Path) -> None:
     keys = {"command": "/bin/true", "env": {"PATH": str(tmp_path)}}
-    lacking = "ray: there is no program ray on PATH to start the job's own Ray with: "
+    lacking = "ray: there is no program ray on PATH to start the job's own Ray: "
     assert plan(**keys, ray="own").startswith(lacking)  # over both nodes
     assert plan(**keys, ray="own", each_node=False) == ""
     of_placement = {"standard": {"args": "{ray_address}"}}
     assert plan(**keys, ray="own", each_node=False, placements=of_placement).startswith(lacking)
     assert plan(**keys, placements=of_placement) == (
-        "ray: the job has none, and {ray_address} stands in it: write ray: own, or HOST:PORT"
+        "ray: the job has no Ray, but uses {ray_address}: write ray: own, or HOST:PORT"
     )
     write(tmp_path, "ray", "#!/bin/sh\n").chmod(0o755)
     assert plan(**keys, ray="own", placements=of_placement) == ""

@@ -117,8 +117,8 @@ def test_an_unknown_name_is_told_with_those_of_the_job_file() -> None:
     with pytest.raises(UsageError) as refused:
         mine.placement("Fast", (2,), "cpu")
     assert str(refused.value) == (
-        "unknown placement 'Fast': use slow, fast of the job file, or what placebench placements lists; did you mean"
-        " 'fast'?"
+        "unknown placement 'Fast': use slow, fast of the job file, or one that placebench placements lists; did you"
+        " mean 'fast'?"
     )
     assert mine.settings_of("slow", (2,), "cpu").args == ("0.5",)
     assert mine.settings_of("fast", (2,), "cpu").args == ("0.3",)
@@ -223,7 +223,7 @@ def test_a_plain_command_has_the_placements_that_the_job_names() -> None:
     refused = Reasons()
     assert len(asked.placements("two,standard,two,,three", [4], "cpu", refused)) == 2
     assert len(refused.lines) == 3
-    with pytest.raises(UsageError, match="its pools need 2 devices on node 0, there are 1"):
+    with pytest.raises(UsageError, match="its pools need 2 devices on node 0, which has 1"):
         asked.placement("two", (1,), "cpu")
 
 

@@ -44,16 +44,16 @@ def test_a_command_that_replaces_the_path_is_seen(tmp_path: Path) -> None:
 
 def test_what_is_lost_with_the_path_is_told_or_refused(tmp_path: Path) -> None:
     write(tmp_path, "run.sh", 'export PYTHONPATH=/mine\npython x.py "$@"\n')
-    lost = "run.sh, line 1: 'PYTHONPATH=/mine' leaves out what stands in PYTHONPATH, "
+    lost = "run.sh, line 1: 'PYTHONPATH=/mine' drops what PYTHONPATH had before, "
     watched = job("command", "bash run.sh", tmp_path)
     assert list(unusable(watched)) == []
     assert watched.remarks == watched.record.notes
-    assert watched.remarks[0].startswith(f"{lost}so that placebench's hooks write no spans")
+    assert watched.remarks[0].startswith(f"{lost}so placebench's hooks write no spans")
     assert job("command", "bash run.sh", tmp_path, attach=False).remarks == ()
     (reason,) = unusable(job("verl", "bash run.sh", tmp_path))
-    assert reason.startswith(f"command: {lost}where placebench's module for verl would be")
+    assert reason.startswith(f"command: {lost}and with it placebench's module for verl")
     (reason,) = unusable(job("command", "bash run.sh", tmp_path, ray="10.0.0.1:6379"))
-    assert "where the hooks that Ray loads for the cluster's workers would be" in reason
+    assert "and with it the hooks that Ray loads for the cluster's workers" in reason
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ for step in range(1, 6):
     assert [took for step, took in enumerate(times, start=1) if step != 3] == [0.05] * 4
     assert 0 < times[2] < 1
     told = flags_of(trial)["step-time"]
-    assert told.startswith("the log has no time of step 3, but of others: such a step lasts from when one line was")
+    assert told.startswith("the log times other steps, but not step 3: such a step lasts from when one line was")
     assert "to the next, give or take" in told
 
 
@@ -100,7 +100,7 @@ print("\\n".join(f"step:{step} - loss:0.1" for step in range(1, 6)), flush=True)
     trial = prepare(tmp_path, *python(tmp_path, text), devices=1, steps=5)
     assert bridge.main(str(trial.path)) == JobExit.FAILED
     message = read_end(trial)["message"]
-    assert message.startswith("all 5 steps were seen at once, so that nothing tells what one takes")
+    assert message.startswith("all 5 steps were seen at once, so nothing tells how long each took")
     assert "grep --line-buffered" in message
 
 
@@ -134,4 +134,4 @@ for step in range(1, 4):
     assert bridge.main(str(trial.path)) == JobExit.DONE
     told = flags_of(trial).get("clock", "")
     assert told.startswith("the log's steps take 1,200.0 s together, but only ") == is_told
-    assert told.endswith(" s had passed: their times are no seconds, or overlap") == is_told
+    assert told.endswith(" s had passed: their times are not seconds, or overlap") == is_told

@@ -332,8 +332,8 @@ def test_steps_that_a_loop_marks_count_where_it_logs_none(tmp_path: Path) -> Non
     short = prepare(tmp_path / "short", *python(tmp_path / "short", OWN_LOOP, "2", "0"), devices=1)
     assert bridge.main(str(short.path)) == JobExit.FAILED
     assert read_end(short)["message"] == (
-        "the command ended with exit code 0 after 2 of 3 steps: ask for as many with --steps 2, or tell it by {steps}"
-        " how many there are to be"
+        "the command ended with exit code 0 after 2 of 3 steps: ask for --steps 2, or pass the number of steps to"
+        " the command by {steps}"
     )
 
 
@@ -361,7 +361,7 @@ def test_steps_within_steps_and_those_of_a_second_process_count_once(tmp_path: P
     assert sum(took) <= max(map(float, (tmp_path / "took").read_text().split()))
     flags = [flag.text for flag in LogRecord.read(trial).flags]
     assert [text.split(",")[0] for text in flags] == [
-        "steps are marked within steps: the outermost of them count",
+        "steps are marked within steps: only the outermost ones count",
         "several processes mark steps",
     ]
 

@@ -75,8 +75,8 @@ def verl_log_probs(module: Any) -> None:
         if logits.dim() != 2:
             return None
         return (
-            "verl computes log-probabilities one token at a time, so that devices wait for the host, as there is no"
-            " flash-attn where the job runs: actor_rollout_ref.model.use_fused_kernels=True, or flash-attn, ends it"
+            "verl computes log-probabilities one token at a time, so devices wait for the host, because the job has no"
+            " flash-attn: install it, or set actor_rollout_ref.model.use_fused_kernels=True"
         )
 
     noted_calls(module, "logprobs_from_logits_v2", says)

@@ -208,6 +208,6 @@ class SpanOfBody:
         if self._name == _STEP:
             _OPEN.count -= 1
             if _OPEN.count:
-                note("steps are marked within steps: the outermost of them count")
+                note("steps are marked within steps: only the outermost ones count")
                 return
         emit(self._name, self._source, self._start, end)
