@@ -53,7 +53,7 @@ _PATIENCE_S = 1e8
         "--steps",
         type=WholeRange(1, MOST_STEPS),
         metavar="N",
-        help="End it after so many steps.  [default: as it ends]",
+        help="End it after this many steps.  [default: as it ends]",
     ),
     option("--time-limit", "time_limit_s", type=SECONDS, metavar="SECONDS", help="End it after this long."),
     option("--allow-kill", is_flag=True, help="Run scripts even if they may end processes of others."),
@@ -133,12 +133,14 @@ def _raise_end(plan: "Plan", result: "RunResult") -> None:
         raise LaunchError(f"{reason} (its folder is {path})")
     result.raise_unless_done()
     if result.late_signal:
-        raise InterruptedRunError(f"stopped by {result.late_signal.name}: the report is of what there was until then")
+        raise InterruptedRunError(
+            f"stopped by {result.late_signal.name}: the report covers what was recorded until then"
+        )
     end = EndFile.read(plan.folder.trial(1, _PLACEMENT))
     if end is not None and end.message == STOPPED:
-        raise TimeLimitError(f"{TIME_LIMIT}: the report is of what there was until then")
+        raise TimeLimitError(f"{TIME_LIMIT}: the report covers what was recorded until then")
     if end is not None and end.message:
-        raise LaunchError(f"{end.message}: the report is of what there was until then")
+        raise LaunchError(f"{end.message}: the report covers what was recorded until then")
 
 
 def _has_gpus() -> bool:

@@ -30,7 +30,7 @@ Examples:
         show_default=True,
         metavar="WORD",
         shell_complete=complete_placements,
-        help="What is compared with itself.",
+        help="The placement that is compared with itself.",
     ),
     option(
         "--pairs",
@@ -51,7 +51,7 @@ def calibrate(placement: str, pairs: int, **given: Any) -> None:
     from placebench.spec.words import split_words
 
     if not placement.strip():
-        raise UsageError("--placement '': it is empty: name a placement, or see whether a variable is not set")
+        raise UsageError("--placement '': it is empty: name a placement, or check whether a variable is unset")
     request = read_request({**given, "placements": placement, "rounds": 2 * pairs, "calibrates": True})
     if request.name is None:
         request = replace(request, name=default_name(f"calibrate-{placement}"))

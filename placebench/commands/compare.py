@@ -31,9 +31,9 @@ Examples:
         "log_format",
         metavar="NAME",
         shell_complete=complete_formats,
-        help="Format of all logs.  [default: told by their content]",
+        help="Format of all logs.  [default: found from their content]",
     ),
-    option("--devices", metavar="N[,N...]", help="All devices of the logs' runs: one number for all, or one each."),
+    option("--devices", metavar="N[,N...]", help="Devices of each log's run: one number for all logs, or one each."),
     option("--learner-ranks", metavar="N[,N...]", help="Learner ranks, where a framework multiplies tokens by them."),
     option(
         "--warmup-steps",
@@ -59,7 +59,7 @@ Examples:
     ),
     option("--png", "with_png", is_flag=True, help="With --out: each figure as PNG too, beside its SVG."),
     verbose_option,
-    option("--force", is_flag=True, help="Compare even what cannot mean anything, and say so."),
+    option("--force", is_flag=True, help="Compare even where the result means nothing, and say so."),
 )
 def compare(
     sources: tuple[str, ...],
@@ -99,7 +99,7 @@ def compare(
     if not any(word.launches for word in words):
         _refuse_options_of_logs(log_format, devices, learner_ranks, warmup_steps)
     if with_png and out is None:
-        raise UsageError("--png: figures are written with --out FOLDER: name one")
+        raise UsageError("--png: figures are written only with --out FOLDER: add it")
     if out is not None and is_run(out):
         raise UsageError(f"--out {out}: is the folder of a run, whose own report it would replace: name another folder")
     console = open_console(redraws=follow)
@@ -166,8 +166,8 @@ def _refuse_joined_runs(text: str, launches: Sequence[Sequence[Path]]) -> None:
     for file in joined:
         if is_run_or_report(file) or with_run(str(file)) != str(file):
             raise UsageError(
-                f"{text}: {file} is a run: a comma sets logs of an arm apart, + the files of one launch; give every"
-                " run as a word of its own"
+                f"{text}: {file} is a run: a comma separates the logs of an arm, and + joins the files of one launch;"
+                " give every run as an argument of its own"
             )
 
 

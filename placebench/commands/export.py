@@ -27,7 +27,7 @@ _TARGETS = (*TRACKERS, "parquet", "csv", "otlp-json")
     "--out",
     type=OutputPath(is_folder=True),
     metavar="PATH",
-    help="Folder to write, of otlp-json the file.  [default: export/ in the run's folder]",
+    help="Folder to write; for otlp-json, the file.  [default: export/ in the run's folder]",
 )
 def export(run: str, targets: tuple[str, ...], out: Path | None) -> None:
     """Export a run's steps, phases, devices and ratios to trackers or files.

@@ -72,7 +72,7 @@ KINDS = ("host", "devices", "versions", "workload")
         type=NearChoice(KINDS),
         help="Compare although these differ, and list them; repeatable.",
     ),
-    option("--paired", is_flag=True, help="The launches of both took turns: compare them pair by pair."),
+    option("--paired", is_flag=True, help="Launches of the two sides took turns: compare them pair by pair."),
 )
 @option_group(
     "Output",

@@ -112,7 +112,7 @@ def refuse_undecodable(words: Iterable[str]) -> None:
     """
     for word in words:
         if not word.isprintable() and encodable(word) != word:
-            raise UsageError(f"{word}: not UTF-8: rename the file, or name it by a link")
+            raise UsageError(f"{word}: not UTF-8: rename the file, or make a link to it with another name")
 
 
 def _fail_unexpectedly(error: Exception) -> int:
@@ -144,7 +144,7 @@ def _fail_at_the_host(error: OSError) -> int:
         import tempfile
 
         if not _is_there(os.getcwd):
-            return fail(USAGE, "the working directory is not there any more: cd to one that is")
+            return fail(USAGE, "the working directory no longer exists: cd to one that does")
         if not _is_there(tempfile.gettempdir):
             return fail(USAGE, "no folder for temporary files can be written: free some space in /tmp, or set TMPDIR")
     return _fail_unexpectedly(error)

@@ -70,7 +70,7 @@ class FilledPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path that a word names."""
         if not str(value):
-            self.fail("it is empty: name one, or see whether a variable is not set", param, ctx)
+            self.fail("it is empty: name one, or check whether a variable is unset", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -244,7 +244,7 @@ def read_hz(_: click.Context, param: click.Parameter, hz: float | None) -> float
     """An option that is a number of samples a second, for `callback`."""
     if hz is None or hz == 0 or _LEAST_HZ <= hz <= MAX_HZ:
         return hz
-    raise UsageError(f"{param.opts[0]} {hz:g}: neither 0, for no samples, nor from {_LEAST_HZ:g} to {MAX_HZ:g}")
+    raise UsageError(f"{param.opts[0]} {hz:g}: must be 0, for no samples, or from {_LEAST_HZ:g} to {MAX_HZ:g}")
 
 
 def read_rounds(_: click.Context, param: click.Parameter, text: str | None) -> int | Literal["auto"] | None:
@@ -254,5 +254,5 @@ def read_rounds(_: click.Context, param: click.Parameter, text: str | None) -> i
     if text == "auto":
         return "auto"
     if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= MOST_ROUNDS:
-        raise UsageError(f"{param.opts[0]} {shown(text)}: neither a number from 1 to {MOST_ROUNDS} nor auto")
+        raise UsageError(f"{param.opts[0]} {shown(text)}: must be a number from 1 to {MOST_ROUNDS}, or auto")
     return int(text)

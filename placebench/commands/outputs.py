@@ -26,7 +26,7 @@ class OutputPath(click.Path):
         # An empty word is what a shell makes of a variable that is not set; as a path it would be the current folder.
         if not str(value):
             what = "folder" if self._is_folder else "file"
-            self.fail(f"it is empty: name a {what}, or see whether a variable is not set", param, ctx)
+            self.fail(f"it is empty: name a {what}, or check whether a variable is unset", param, ctx)
         path = Path(value)
         if not self._is_folder and path.is_dir():
             self.fail(f"{path}: cannot write it: Is a directory; name a file", param, ctx)

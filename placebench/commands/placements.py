@@ -73,11 +73,11 @@ class _BeforeACommand(GroupedCommand):
         shell_complete=complete_settings,
         help="Any workload key; repeatable.",
     ),
-    option("--config", type=FilledPath(path_type=Path), metavar="FILE", help="YAML file as of placebench run."),
+    option("--config", type=FilledPath(path_type=Path), metavar="FILE", help="A YAML file, as for placebench run."),
     option(
         "--job",
         metavar="WORD|FILE",
-        help="Print the settings that tell a framework, such as verl, to do so; your command may stand behind --.",
+        help="Print the settings that give a placement to a framework, such as verl; your command may follow --.",
     ),
 )
 @option_group("Output", verbose_option)
@@ -93,7 +93,7 @@ def placements(words: tuple[str, ...], **given: Any) -> None:
 
     behind = given["command"]
     if given["job"] is not None and behind and all(map(preset_of, split_words(",".join(behind)))):
-        raise UsageError(f"{shown(' '.join(behind))} stands behind --, where your command does: write it before --")
+        raise UsageError(f"{shown(' '.join(behind))} comes after --, where your command goes: write it before --")
     request = read_request(given)
     if request.job is not None:
         show_settings(request, words, open_console())

@@ -29,7 +29,7 @@ Examples:
         "words",
         metavar="WORDS",
         shell_complete=complete_placements,
-        help="Words of placements.  [default: those that were measured, standard and split]",
+        help="Placements to predict.  [default: those that were measured, standard and split]",
     ),
 )
 @prediction_options

@@ -61,7 +61,7 @@ def prediction_options(function: _Function) -> _Function:
             "--price",
             type=FiniteRange(min=0, min_open=True, max=1e6),
             metavar="PRICE",
-            help="Of a device for an hour: adds the cost of a million tokens.",
+            help="Price of one device for an hour; adds the cost of a million tokens.",
         ),
     )
     return measured(work(function))
@@ -115,7 +115,7 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     if (size := following_mini_batch(files, request.workload)) is not None:
         notes.append(f"the mini-batch follows --batch-size: {size}; --mini-batch-size sets another")
     if devices[0].kind == "cpu" or workload is None:
-        notes.append("the predictions compared with runs are of placebench's own job on GPUs; here they may err more")
+        notes.append("predictions were compared only with runs of placebench's own job on GPUs; here they may err more")
     distinct = counted_once(files)
     notes += _counted_once(files, distinct)
     steps = step_model(distinct, workload, devices)
@@ -135,7 +135,7 @@ def _notes(files: "Sequence[CalibrationFile]", devices: "Sequence[Device]", *, i
         notes.append(f"{'shipped calibration' if is_shipped else 'calibrated by'} {where}")
         if not file.is_traced:
             notes.append(
-                f"no kernels were traced in {file.source}: what its host takes is not known apart from its devices"
+                f"no kernels were traced in {file.source}: the host's time cannot be told from that of the devices"
             )
         # Those of libraries matter for what is run here next, which is not on the file's devices where there are none.
         for name in _VERSIONS if file.kind == "cpu" or list_gpus().gpus else ("placebench",):
@@ -151,7 +151,7 @@ def _notes(files: "Sequence[CalibrationFile]", devices: "Sequence[Device]", *, i
         notes.extend(_on_memory(devices[0]))
     node = max(Counter(one.node for one in devices).values())
     if devices[0].kind == "gpu" and node > max(_USUAL_NODE, *(file.device_count // file.nodes for file in files)):
-        notes.append(f"{node} GPUs are taken to be on the links of one node; gpu:8x2 would be two nodes of eight")
+        notes.append(f"{node} GPUs are taken to share the links of one node; gpu:8x2 would be two nodes of eight")
     return notes
 
 
@@ -164,7 +164,7 @@ def _counted_once(files: "Sequence[CalibrationFile]", distinct: "Sequence[Calibr
             pairs = ((one, counted_once((file, one))) for one in files if one is not file)
             others = listing(one.source for one, pair in pairs if pair != (file, one))
             are = "is" if more == 1 else "are"
-            yield f"{more} of {len(file.cases)} measurements of {file.source} {are} those of {others}, and count once"
+            yield f"{more} of {len(file.cases)} measurements of {file.source} {are} also in {others}, and count once"
 
 
 def _on_memory(device: "Device") -> "Iterator[str]":
@@ -173,5 +173,5 @@ def _on_memory(device: "Device") -> "Iterator[str]":
 
     if device.memory_bytes == known_peak(device.name).memory_bytes:
         others = [one for one in sizes_of(device.name) if one != device.name]
-        other = f"; it is sold with another memory as {', '.join(others)}: name that with --gpu" if others else ""
-        yield f"its memory is taken to be the data sheet's, {device.memory_bytes >> 30} GiB{other}"
+        other = f"; as {', '.join(others)} it has another size: name that with --gpu" if others else ""
+        yield f"its memory is taken from the data sheet, {device.memory_bytes >> 30} GiB{other}"

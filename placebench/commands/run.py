@@ -54,14 +54,14 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
         "--max-rounds",
         type=WholeRange(2, MOST_ROUNDS),
         metavar="N",
-        help="With --rounds auto: at most so many.  [default: 20]",
+        help="With --rounds auto: at most this many.  [default: 20]",
     ),
     run_option(
         "--max-time",
         "max_time_s",
         type=SECONDS,
         metavar="SECONDS",
-        help="With --rounds auto: after 2 rounds, none that ends later.",
+        help="With --rounds auto: after 2 rounds, start none that would end later than this.",
     ),
     option(
         "--resume",
@@ -93,7 +93,7 @@ Exit codes: 0 done, 2 wrong input, 3 a launch failed or too few to compare,
         "--write-config",
         type=OutputPath(),
         metavar="FILE",
-        help="Write a job file of --job and the command alone, every key with its meaning, and start nothing.",
+        help="Write a job file from --job and the command, with every key and its meaning, and start nothing.",
     ),
 )
 def run(
@@ -153,6 +153,6 @@ def _refuse_beside_a_template(path: Path) -> None:
     ]
     if given:
         raise UsageError(
-            f"--write-config {path}: it takes --job and the command alone: leave out {', '.join(given)}; options that"
-            f" are for a job of yours, too, go to placebench run --job {shlex.quote(str(path))}"
+            f"--write-config {path}: takes only --job and the command: leave out {', '.join(given)}; options that also"
+            f" apply to a job of yours go to placebench run --job {shlex.quote(str(path))}"
         )

@@ -40,7 +40,7 @@ _GROUPS = (
         run_option(
             "--job",
             metavar="WORD|FILE",
-            help="A framework such as verl, `command`, or a job file; your command stands behind --.",
+            help="A framework such as verl, `command`, or a job file; your command follows --.",
         ),
         option("--allow-kill", is_flag=True, help="Run a job's scripts even if they may end processes of others."),
     ),
@@ -125,7 +125,7 @@ _GROUPS = (
             "--checkpoint-every",
             type=WholeRange(1, MOST_STEPS),
             metavar="STEPS",
-            help="Save a checkpoint of every launch after so many steps.",
+            help="Save a checkpoint of every launch each time this many steps are done.",
         ),
         run_option(
             "--resume-from",

@@ -33,7 +33,7 @@ _MOST_STALENESS = 16
         "--now",
         metavar="WORD",
         shell_complete=complete_placements,
-        help="The placement that there is, from which devices move; it is shown too.  [default: the first measured]",
+        help="The placement that you use now, from which devices move; it is shown too.  [default: the first measured]",
     ),
     option(
         "--max-staleness",
@@ -47,7 +47,7 @@ _MOST_STALENESS = 16
         type=WholeRange(1, 100),
         default=4,
         metavar="N",
-        help="Layouts that are shown, of those as fast as can be told.  [default: 4]",
+        help="Layouts to show, of those that are equally fast as far as can be told.  [default: 4]",
     ),
 )
 @prediction_options
@@ -58,7 +58,7 @@ _MOST_STALENESS = 16
         "--write",
         type=OutputPath(is_folder=True),
         metavar="DIR",
-        help="Write placements that no word says, for --placements.",
+        help="Write the placements that no word names, for --placements.",
     ),
 )
 def search(
@@ -80,8 +80,8 @@ def search(
     asked = read_asked(given)
     if asked.workload is None:
         raise UsageError(
-            "the calibration is of a job of yours, whose batch and memory are not known, so that there is nothing to"
-            " search among: name placements with placebench predict --placements"
+            "the calibration is of a job of yours, whose batch and memory are not known, so placements cannot be"
+            " searched: name some with placebench predict --placements"
         )
     with explain_lookups(asked.devices[0].name):
         found = find_placements(
@@ -96,8 +96,9 @@ def search(
         # Why the one that takes least memory cannot be, with what would let it; those of the others are much the same.
         why = next(iter(look_up("standard", asked.devices, asked.workload).reasons), "")
         raise UsageError(
-            f"no placement can be on {len(asked.devices)} × {asked.devices[0].name} with"
-            f" {asked.devices[0].memory_bytes >> 30} GiB: none of any size shares the batch and fits into memory; {why}"
+            f"no placement is possible on {len(asked.devices)} × {asked.devices[0].name} with"
+            f" {asked.devices[0].memory_bytes >> 30} GiB: none of any size divides the batch evenly and fits into"
+            f" memory; {why}"
         )
     if write is not None and found.files:
         with writing("--write", write):

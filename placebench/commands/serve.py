@@ -33,7 +33,7 @@ Examples:
     "--token-file",
     type=OutputPath(),
     metavar="FILE",
-    help="The secret of the link, made if it is not there.  [default: another each time]",
+    help="File with the link's secret, made if missing.  [default: a new secret each time]",
 )
 @option("--allow-host", multiple=True, metavar="NAME", help="A further name of this server, as behind a proxy.")
 def serve(run: str, host: str, port: int, token_file: Path | None, allow_host: tuple[str, ...]) -> None:
@@ -44,7 +44,7 @@ def serve(run: str, host: str, port: int, token_file: Path | None, allow_host: t
     """
     check_modules()
     if "" in allow_host:
-        raise UsageError("--allow-host '': it is empty: name a host, or see whether a variable is not set")
+        raise UsageError("--allow-host '': it is empty: name a host, or check whether a variable is unset")
     site = _site(run)
     from placebench.serve.guard import is_local
     from placebench.serve.server import new_token, read_token
@@ -70,7 +70,7 @@ def _site(text: str) -> "Site":
     from placebench.spec.reading import exists
 
     if not text:
-        raise UsageError("RUN is empty: name a run, or a folder of runs, or see whether a variable is not set")
+        raise UsageError("RUN is empty: name a run, or a folder of runs, or check whether a variable is unset")
     path = Path(text)
     if path == RUNS and not exists(path):
         raise UsageError(f"there is no run under {path}/ yet; start one with placebench run")

@@ -71,7 +71,7 @@ def slurm() -> None:
     default=DEFAULT_GRACE_S,
     show_default=True,
     metavar="SECONDS",
-    help="Stop the run in order this long before the time limit.",
+    help="Stop the run cleanly this long before the time limit.",
 )
 @option("--requeue", "requeues", is_flag=True, help="Queue the job again at its time limit; it then goes on.")
 @option("--debug", is_flag=True, help="Let NCCL and torch.distributed print what they do.")

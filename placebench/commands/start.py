@@ -39,7 +39,7 @@ def raise_bad_end(plan: "Plan", result: "RunResult") -> None:
 
     trials = [trial for trial in plan.folder.trials() if trial.status is Status.DONE]
     bad = {trial.path: end.message for trial in trials if (end := EndFile.read(trial)) and end.message}
-    rest = "the report is of what there was until then"
+    rest = "the report covers what was recorded until then"
     counts = f"{result.done} of {result.total} launches are done; {rest}"
     if result.late_signal:
         raise InterruptedRunError(f"stopped by {result.late_signal.name}: {counts}")

@@ -35,7 +35,7 @@ def track_run(folder: Path, trackers: Iterable[str]) -> None:
             said = f"stopped by {stopped} before the run was in {name}: export it with {command}"
             raise InterruptedRunError(said, stopped.exit_code) from None
         if failure:
-            again = f"the run is whole: try again with {command}"
+            again = f"the run itself is complete: try again with {command}"
             say(f"placebench: --track {name}: {one_line(failure)}; {again}", sys.stderr)
 
 

@@ -24,7 +24,7 @@ def find_run(text: str, runs: Path = RUNS) -> Path:
         UsageError: there is no such run, or several may be meant.
     """
     if not text:
-        raise UsageError("RUN is empty: name a run, or see whether a variable is not set; placebench list shows them")
+        raise UsageError("RUN is empty: name a run, or check whether a variable is unset; placebench list shows them")
     found = _find(text, runs)
     if found is None and not exists(Path(text)):
         above, name = _parts(text, runs)

@@ -125,7 +125,7 @@ def test_a_command_that_fails_has_its_report_and_exit_code() -> None:
     result = attach("logged.py", text=LOGGED)
     assert result.exit_code == 3
     assert result.stderr.splitlines()[-1] == (
-        "placebench: RuntimeError: boom: the report is of what there was until then"
+        "placebench: RuntimeError: boom: the report covers what was recorded until then"
     )
     assert values()["step_time"] == pytest.approx(0.5)
     assert len(summary()["launches"]) == 1
@@ -138,7 +138,7 @@ def test_a_signal_ends_the_command_and_leaves_the_report(number: signal.Signals)
         result = attach("steps.py", text=STEPS)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == (
-        f"placebench: stopped by {number.name}: the report is of what there was until then"
+        f"placebench: stopped by {number.name}: the report covers what was recorded until then"
     )
     assert values()["step_time"] >= 0.01
     assert summary()["placements"][0]["critical_path"]
@@ -200,6 +200,6 @@ def test_a_time_limit_has_its_report_and_its_exit_code() -> None:
     result = attach("logged.py", "--time-limit", "4", text=text)
     assert result.exit_code == 124, result.stderr
     assert result.stderr.splitlines()[-1] == (
-        "placebench: the time limit has passed: the report is of what there was until then"
+        "placebench: the time limit has passed: the report covers what was recorded until then"
     )
     assert (run_folder() / "report.md").exists()

@@ -111,7 +111,7 @@ def test_what_stands_behind_two_dashes_is_a_command_for_placements_too() -> None
     )
     no_command = invoke("placements", "--job", "verl", "--", "standard,split:3+1", "ddp:2")
     assert (no_command.exit_code, no_command.stdout) == (2, "")
-    told = "'standard,split:3+1 ddp:2' stands behind --, where your command does: write it before --"
+    told = "'standard,split:3+1 ddp:2' comes after --, where your command goes: write it before --"
     assert no_command.stderr == f"placebench: {told}\n"
 
 

@@ -174,12 +174,12 @@ def job_file(text: str) -> str:
         (
             ["--job", "verl", "--write-config", "new.yaml", "--rounds", "5", "--", "python", "verl.py"],
             "",
-            ["leave out --rounds; options that are for a job of yours, too, go to placebench run --job new.yaml"],
+            ["leave out --rounds; options that also apply to a job of yours go to placebench run --job new.yaml"],
         ),
         (
             ["--write-config", "new.yaml", "--set", "x=y", "--rounds", "no", "--resume", "x", "--placements", "ddp:2"],
             "",
-            ["it takes --job and the command alone: leave out --placements, --rounds, --resume, --set; options"],
+            ["takes only --job and the command: leave out --placements, --rounds, --resume, --set; options"],
         ),
     ],
 )

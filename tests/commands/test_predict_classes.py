@@ -86,7 +86,7 @@ def test_launches_that_two_calibrations_have_count_once() -> None:
     run = REFERENCE / "ppo-7b"
     words = ("--placements", "standard,split", "--json", "out.json")
     both = predicted("--from", f"{run},h200", *words)
-    assert "3 of 51 measurements of h200 are those of 4x-h200/ppo-7b, and count once" in both.notes
+    assert "3 of 51 measurements of h200 are also in 4x-h200/ppo-7b, and count once" in both.notes
     own = load_calibration(run)
     shipped = shipped_calibrations()["h200"]
     rest = tuple(case for case in shipped.cases if case not in own.cases)

@@ -377,7 +377,7 @@ def test_pools_across_nodes_take_longer_than_those_within_one() -> None:
 @pytest.mark.parametrize(("devices", "is_told"), [("gpu:16", True), ("gpu:16x2", True), ("gpu:8x2", False)])
 def test_more_gpus_than_a_server_has_are_told_to_be_of_one(devices: str, is_told: bool) -> None:
     notes = predicted("--from", "h200", "--devices", devices, "--placements", "standard").notes
-    assert any("16 GPUs are taken to be on the links of one node" in note for note in notes) is is_told
+    assert any("16 GPUs are taken to share the links of one node" in note for note in notes) is is_told
 
 
 def test_a_dry_run_expects_nothing_of_work_of_another_kind() -> None:

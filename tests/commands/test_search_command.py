@@ -143,7 +143,7 @@ def test_another_gpu_has_the_memory_of_its_own_in_what_is_found_and_in_the_comma
     (group,) = found(*arguments).groups
     assert all(max(one.memory_bytes.values()) < 79.2 * 2**30 for one in group.predictions.placements)
     output = invoke(*arguments).output
-    assert "its memory is taken to be the data sheet's, 79 GiB." in " ".join(output.split())
+    assert "its memory is taken from the data sheet, 79 GiB." in " ".join(output.split())
     assert "--devices gpu:8x2@79GiB" in output
 
 
@@ -185,11 +185,11 @@ def test_the_placement_that_there_is_has_a_row_once_wherever_it_ranks(now: str) 
         (("--from", REFERENCE / "ppo-7b", "--now", "spilt"), "--now 'spilt': unknown placement 'spilt'"),
         (
             ("--from", REFERENCE / "ppo-7b", "--devices", "gpu:1@141GiB"),
-            "no placement can be on 1 × NVIDIA H200 with 141 GiB: none",
+            "no placement is possible on 1 × NVIDIA H200 with 141 GiB: none",
         ),
         (
             ("--from", "h200", "--gpu", "H100", "--model", "qwen2.5-7b", "--devices", "gpu:8"),
-            "no placement can be on 8 × NVIDIA H100 80GB HBM3 with 79 GiB: none",
+            "no placement is possible on 8 × NVIDIA H100 80GB HBM3 with 79 GiB: none",
         ),
         (
             ("--from", "h200", "--gpu", "H100", "--model", "qwen2.5-7b", "--devices", "gpu:8"),

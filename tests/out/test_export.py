@@ -296,7 +296,7 @@ def test_a_service_that_fails_fails_no_run(
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.startswith(f"placebench: --track tensorboard: {reason}")
-    assert told.err.endswith(f"the run is whole: try again with placebench export {path} --to tensorboard\n")
+    assert told.err.endswith(f"the run itself is complete: try again with placebench export {path} --to tensorboard\n")
     assert told.err.count("\n") == 1
 
 

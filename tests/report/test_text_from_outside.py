@@ -248,7 +248,9 @@ def test_a_name_that_is_not_utf_8_is_refused_in_one_line(tmp_path: Path) -> None
         result = invoke(*arguments, os.fsdecode(name))
         assert (result.exit_code, result.stdout) == (2, "")
         assert (
-            result.stderr == f"placebench: {tmp_path}/caf\\xe9.log: not UTF-8: rename the file, or name it by a link\n"
+            result.stderr
+            == f"placebench: {tmp_path}/caf\\xe9.log: not UTF-8: rename the file, or make a link to it with"
+            " another name\n"
         )
 
 

@@ -290,7 +290,7 @@ def test_a_run_started_in_a_folder_that_is_gone_starts_nothing(
     for out in ([], ["--out", str(tmp_path / "runs")]):
         done = CliRunner().invoke(main, ["run", "--devices", "cpu:2", *out])
         assert (done.exit_code, done.stdout) == (2, "")
-        assert done.stderr == "placebench: the working directory is not there any more: cd to one that is\n"
+        assert done.stderr == "placebench: the working directory no longer exists: cd to one that does\n"
     assert list(tmp_path.iterdir()) == []
 
 
