@@ -192,8 +192,8 @@ def _undivided(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     for gpu in chosen:
         if gpu.is_divided:
             raise UsageError(
-                f"gpu:{gpu.index} ({gpu.uuid}) is in MIG mode, and instances cannot be devices: end the mode"
-                f" (nvidia-smi -i {gpu.index} -mig 0), or leave the GPU out with CUDA_VISIBLE_DEVICES"
+                f"gpu:{gpu.index} ({gpu.uuid}) is in MIG mode, and MIG instances cannot be devices: switch the mode"
+                f" off (nvidia-smi -i {gpu.index} -mig 0), or leave the GPU out with CUDA_VISIBLE_DEVICES"
             )
     return chosen
 

@@ -44,7 +44,10 @@ def lock_run(folder: RunFolder) -> Iterator[str | None]:
         if error.errno not in _NO_LOCKS:
             raise UsageError(f"{path}: cannot lock the run: {error.strerror}") from None
         lock = -1
-        note = f"{path}: this disk has no locks ({error.strerror}): start no second --resume of the run beside this one"
+        note = (
+            f"{path}: this disk has no locks ({error.strerror}): do not start a second --resume of the run while this"
+            " one works"
+        )
     try:
         yield note
     finally:

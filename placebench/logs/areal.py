@@ -22,7 +22,8 @@ AREAL_DIALECT = Dialect(
     traps=(
         Trap(
             "areal-no-step",
-            "the log has no time of the whole step; it is taken from the log's clock, and without it there is none",
+            "the log does not time whole steps; their times are taken from the log's clock, and without a clock there"
+            " are none",
             r"^timeperf/",
         ),
         Trap(

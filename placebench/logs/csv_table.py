@@ -58,7 +58,7 @@ def read_table(blocks: Iterator[bytes], table: StepTable) -> None:
         header = [name.strip() for name in next(rows, [])]
         place = _step_place(header)
         if place is None:
-            raise DamagedLogError(f"line 1 names no column of steps: one of {', '.join(STEP_NAMES)}")
+            raise DamagedLogError(f"line 1 names no column of steps, such as {', '.join(STEP_NAMES)}")
         if header[place] in CALL_NAMES:
             table.steps_per_number = None
         table.refuse_names(len(header))
@@ -66,7 +66,7 @@ def read_table(blocks: Iterator[bytes], table: StepTable) -> None:
         short = 0
         for row in rows:
             if short:
-                raise DamagedLogError(f"line {short} has another number of cells than the header")
+                raise DamagedLogError(f"line {short} has a different number of cells than the header")
             if row and len(row) != len(header):
                 short = rows.line_num
             elif row:
@@ -82,7 +82,7 @@ def _add_row(names: dict[int, str], row: list[str], place: int, table: StepTable
         return
     step = number_of(row[place].strip())
     if step is None or not step.is_integer() or not 0 <= step < STEP_LIMIT:
-        raise DamagedLogError(f"line {table.where()}: the step {shown(row[place][:40])} is no whole number")
+        raise DamagedLogError(f"line {table.where()}: the step {shown(row[place][:40])} is not a whole number")
     metrics = {}
     for at, name in names.items():
         text = row[at].strip()
@@ -93,7 +93,7 @@ def _add_row(names: dict[int, str], row: list[str], place: int, table: StepTable
             metrics[name] = number
         elif "," in text and THOUSANDS.fullmatch(text):
             raise DamagedLogError(
-                f"line {table.where()}: {shown(text)} under {name} has separators of thousands: export plain numbers"
+                f"line {table.where()}: {shown(text)} under {name} has thousands separators: export plain numbers"
             )
     if metrics:
         table.add(int(step), metrics)

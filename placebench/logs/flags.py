@@ -54,7 +54,7 @@ def table_flags(table: StepTable) -> Iterator[Flag]:
         text = "1 step line repeats an earlier one" if lines == 1 else f"{lines:,} step lines repeat earlier ones"
         yield Flag("repeated", text)
     if table.out_of_order:
-        yield Flag("out-of-order", f"{_steps(table.out_of_order)} behind a later one; sorted")
+        yield Flag("out-of-order", f"{_steps(table.out_of_order)} after a later one; sorted")
     if table.damages:
         yield Flag("cut-off", f"{_steps(table.damages)} cut off or torn apart, and left out: {table.damaged_at}")
     if table.open_end:
@@ -68,8 +68,10 @@ def seconds_flags(path: Path, table: StepTable, rules: TimingRules) -> Iterator[
         listed = "; ".join(
             f"{path}{f':{odd.line}' if odd.line else ''}: step {odd.step}, {odd.metric} {odd.value:g}" for odd in first
         )
-        are = "timing is no time of a step" if count == 1 else "timings are no times of a step"
-        yield Flag(NO_SECONDS, f"{count:,} {are}, and left out: {listed}{'; …' * (count > len(first))}")
+        are = (
+            "timing cannot be a time of a step, and is" if count == 1 else "timings cannot be times of a step, and are"
+        )
+        yield Flag(NO_SECONDS, f"{count:,} {are} left out: {listed}{'; …' * (count > len(first))}")
 
 
 def tells_learning(metric: str) -> bool:
@@ -107,8 +109,10 @@ def clock_flags(metrics: pd.DataFrame, timings: Timings | None) -> Iterator[Flag
     both = pd.DataFrame({"shown": seconds_of(metrics[STEP_SECONDS]), "timed": timings.seconds[STEP]}).dropna()
     shown, timed = both["shown"].median(), both["timed"].median()
     if abs(shown - timed) > max(CLOCK_SHARE * timed, CLOCK_SECONDS):
-        why = "the rest is in no number of it" if shown > timed else "steps overlap, or some time is counted twice"
-        yield Flag("clock", f"the log's clock shows {shown:.1f} s a step, its step time {timed:.1f} s: {why}")
+        why = (
+            "no number of the log covers the rest" if shown > timed else "steps overlap, or some time is counted twice"
+        )
+        yield Flag("clock", f"the log's clock shows {shown:.1f} s a step, its step time is {timed:.1f} s: {why}")
 
 
 def disagreement_flags(files: Sequence[pd.DataFrame]) -> Iterator[Flag]:
@@ -126,7 +130,8 @@ def disagreement_flags(files: Sequence[pd.DataFrame]) -> Iterator[Flag]:
                 names.add(name)
     if names:
         yield Flag(
-            "files-disagree", f"the files give different values of {', '.join(sorted(names)[:3])}: the first counts"
+            "files-disagree",
+            f"the files give different values of {', '.join(sorted(names)[:3])}: those of the first file count",
         )
 
 
@@ -137,7 +142,10 @@ def apart_flags(throughput: pd.DataFrame, devices: int | None) -> Iterator[Flag]
         return
     own = f"the log divides its tokens/s by {divided_by} devices"
     if devices is None:
-        text = f"{own}, which may leave out the rollout's own: no tokens/s/device; give --devices, all of the run"
+        text = (
+            f"{own}, which may leave out the rollout's own: no tokens/s/device; give --devices, the number of all"
+            " devices of the run"
+        )
     else:
         text = f"{own} of {devices}, without the rollout's own; the recomputed figure counts all"
     yield Flag("rollout-devices", text)
@@ -156,8 +164,8 @@ def throughput_flags(
         shown = ", ".join(map(str, wrong[:5])) + (", …" if len(wrong) > 5 else "")
         yield Flag(
             "throughput-contradicts",
-            f"{len(wrong)} of {len(throughput)} steps: the log's tokens/s x seconds x devices is not its tokens "
-            f"(steps {shown}); the recomputed figure counts",
+            f"{len(wrong)} of {len(throughput)} steps: the log's tokens/s x seconds x devices does not equal its"
+            f" tokens (steps {shown}); the recomputed figure counts",
         )
     if throughput["tokens"].isna().all():
         if dialect.tokens is None:
@@ -166,17 +174,17 @@ def throughput_flags(
             why = "the count is multiplied by the number of learner ranks, which is not given"
         elif steps_per_number is None and any(name in names for name in dialect.tokens.metrics):
             why = (
-                "the log does not say how many steps lie between two of its lines; the last line of a run that ended, "
-                "trainer_state.json, TensorBoard's events and a CSV's train/global_step do"
+                "the log does not say how many steps lie between two of its lines; the last line of a finished run,"
+                " trainer_state.json, TensorBoard's events and a CSV's train/global_step say so"
             )
         elif (counted := next((name for name in dialect.tokens.metrics if name in names), None)) is None:
             why = f"the log lacks {' and '.join(dialect.tokens.metrics)}"
         elif throughput.empty:
-            why = f"the log has {counted}, and of no step the time"
+            why = f"the log has {counted}, but no step has a time"
         elif dialect.tokens.count is Count.CUMULATIVE:
-            why = f"{counted} counts on from step to step, and no two steps with a time tell what came between"
+            why = f"{counted} is a running total, and no two steps with a time tell what was added between them"
         else:
-            why = f"{counted} is no number of tokens in any step with a time"
+            why = f"{counted} is not a number of tokens in any step with a time"
         yield Flag(NO_TOKENS, f"no throughput: {why}")
 
 
@@ -188,8 +196,8 @@ def _restarts(restarts: Sequence[Restart]) -> Flag:
     where = f"line{'s' * bool(again)} {', '.join(lines)}: " if restarts[0].line else ""
     return Flag(
         "restart",
-        f"{where}the run was restarted at step {restarts[0].step}{again}; what was done before from that step on is "
-        "undone, and the first steps behind it are warm-up again",
+        f"{where}the run was restarted at step {restarts[0].step}{again}; what was done before from that step on does"
+        " not count, and the first steps after it are warm-up again",
     )
 
 

@@ -134,7 +134,9 @@ class GrowingLog:
         with contextlib.closing(self._blocks()) as grown:
             found, blocks = recognize(grown, self._wanted)
             if found is TRL_STATE:
-                raise UsageError(f"{self.path}: {found.title} is written anew as a whole: follow the console log")
+                raise UsageError(
+                    f"{self.path}: {found.title} is rewritten as a whole each time: follow the console log"
+                )
             if found:
                 if self._log and self._log.format is found:
                     self._log.table.begin_anew()

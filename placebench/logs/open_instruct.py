@@ -52,14 +52,14 @@ OPEN_INSTRUCT_DIALECT = Dialect(
     traps=(
         Trap(
             "open-instruct-ranks",
-            "step tokens, learner tokens/s, MFU and MBU are multiplied by the number of learner ranks since May 2026; "
-            "tokens are counted only where the number of learner ranks is given, and divided by it",
+            "since May 2026 step tokens, learner tokens/s, MFU and MBU are multiplied by the number of learner ranks;"
+            " tokens are counted only if that number is given, and are divided by it",
             SINCE_MAY_2026,
         ),
         Trap(
             "open-instruct-training-waits",
-            "time/training contains the wait for rollouts, in logs that call it trainer_waiting_for_data or "
-            "trainer_idle_waiting_for_inference; update_actor is time/training without it",
+            "time/training includes the wait for rollouts, in logs that call it trainer_waiting_for_data or"
+            " trainer_idle_waiting_for_inference; update_actor is time/training without that wait",
             r"^time/training$",
         ),
         Trap(

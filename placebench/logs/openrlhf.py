@@ -17,8 +17,8 @@ OPENRLHF_DIALECT = Dialect(
     traps=(
         Trap(
             "openrlhf-step-total",
-            "step_total is the sum of its phases in synchronous runs, so time between them is in no number, and wall "
-            "time with waiting in asynchronous ones; compare by the log's clock (log/step_seconds)",
+            "in synchronous runs step_total is the sum of its phases, without the time between them; in asynchronous"
+            " ones it is wall time and includes waiting; compare by the log's clock (log/step_seconds)",
             r"timing/step_total$",
         ),
     ),

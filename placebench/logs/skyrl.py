@@ -24,7 +24,7 @@ SKYRL_DIALECT = Dialect(
     traps=(
         Trap(
             "skyrl-tokens-per-gpu",
-            "tokens_per_second_per_gpu is over the training phase and the policy's GPUs alone; not used",
+            "tokens_per_second_per_gpu counts only the training phase and the policy's GPUs; not used",
             r"tokens_per_second_per_gpu$",
         ),
     ),

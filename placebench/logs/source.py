@@ -108,7 +108,7 @@ class Survey:
             return f"the file unpacks to over {UNPACKED_TIMES} times its size, as no log does: {first} no step"
         lines = f"{self.lines:,} line{'s' * (self.lines != 1)}"
         if not self.sample:
-            return f"found {lines} of blanks"
+            return f"found {lines}, all blank"
         long = f"; a line has {format_bytes(self.longest)}, as no step has" if self.longest > BLOCK_BYTES else ""
         return f"found {lines} of text, beginning with {shown(self.sample)}{long}"
 
@@ -149,7 +149,9 @@ def whole_lines(
                 return
             for magic, packer in PACKED.items():
                 if head.startswith(magic):
-                    raise UsageError(f"{path}: is packed by {packer}, which is not read: unpack it, or pack it by gzip")
+                    raise UsageError(
+                        f"{path}: is packed by {packer}, which placebench cannot read: unpack it, or pack it by gzip"
+                    )
             lines = cut_lines(as_utf8(_chunks(head + read(BLOCK_BYTES), read)), survey.note_open_end)
             yield from takewhile(survey.takes, lines)
     except FileNotFoundError:

@@ -234,7 +234,7 @@ class StepTable:
                 self._refuse(step)
 
     def _refuse(self, step: int) -> None:
-        what = f"step {step} is there with different values again and again"
+        what = f"step {step} appears with different values again and again"
         raise DamagedLogError(f"{_at(self.where())}{what}: {_SEVERAL_RUNS}")
 
     @staticmethod
@@ -245,7 +245,7 @@ class StepTable:
         fall = fall_in_turn(np.frombuffer(layout.steps, np.int64)[rows])
         if fall is not None:
             before, behind = rows[fall - 1 : fall + 1].tolist()
-            what = f"step {layout.steps[behind]} comes behind step {layout.steps[before]}, and so again and again"
+            what = f"step {layout.steps[behind]} comes after step {layout.steps[before]}, and so again and again"
             raise DamagedLogError(f"{_at(layout.lines[behind])}{what}: {_SEVERAL_RUNS}")
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -61,7 +61,7 @@ def read_events(blocks: Iterator[bytes], table: StepTable) -> None:
         try:
             _add_event(record, table)
         except (ValueError, LookupError, struct.error):
-            raise DamagedLogError(f"record {number:,} is no event") from None
+            raise DamagedLogError(f"record {number:,} is not an event") from None
 
 
 def _records(blocks: Iterator[bytes], table: StepTable) -> Iterator[bytes]:

@@ -63,7 +63,7 @@ def load_language_model(model: str) -> Any:
         if "ignore_mismatched_sizes" not in str(error):
             raise
         raise UsageError(
-            f"--model {model}: its weights are of other sizes than its config.json says; save the model again"
+            f"--model {model}: its weights have other sizes than its config.json says; save the model again"
         ) from None
     if getattr(loaded.get_output_embeddings(), "bias", None) is not None:
         raise UsageError(f"--model {model}: its output head has a bias, which is not supported; choose another model")

@@ -142,7 +142,9 @@ def read_calibration(path: Path) -> CalibrationFile:
             " placebench"
         )
     if not isinstance(content, dict) or "cases" not in content:
-        raise UsageError(f"{shown(str(path))}: no calibration: make one with placebench predict --from RUN --out FILE")
+        raise UsageError(
+            f"{shown(str(path))}: not a calibration: make one with placebench predict --from RUN --out FILE"
+        )
     try:
         return CalibrationFile.parse(content)
     except (KeyError, ValueError) as error:

@@ -207,4 +207,4 @@ def _changes(checkpoint: Checkpoint, workload: Workload, who: str, *, are_placed
     now, then = flatten(workload.model_dump(mode="json")), flatten(checkpoint.workload)
     keys = [key for key in now if key not in _FREE_KEYS and (key in _PLACED_KEYS) is are_placed]
     if changed := [key for key in keys if now[key] != then.get(key)]:
-        yield f"{who}goes on from {checkpoint.path} with another {', '.join(changed)} than it was written with"
+        yield f"{who}goes on from {checkpoint.path} with a different {', '.join(changed)} than it was written with"

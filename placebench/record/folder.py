@@ -56,7 +56,7 @@ class Status(StrEnum):
 
 _WORDS = {
     Status.PLANNED: "not started",
-    Status.RUNNING: "still running, or stopped without a word",
+    Status.RUNNING: "still running, or stopped without a message",
     Status.OOM: "out of memory",
     Status.DEVICE_LOST: "lost a device",
     Status.DAMAGED: "set aside",
@@ -84,7 +84,7 @@ class Trial:
     launch_file = _File("launch.json", "What the launch was told: workload, placement, devices.")
     log = _File("train.log", "What the job printed, with one `step:N - name:value - …` line a step, as verl prints it.")
     attached = _File("attached", "Of a job of yours: the spans that each of its processes has written.")
-    log_facts = _File("log.json", "Of a job of yours: whose log it is, and what to mind of its numbers.")
+    log_facts = _File("log.json", "Of a job of yours: which framework's log it is, and what to mind about its numbers.")
     steps = _File("steps.jsonl", "The metrics of each step, in full precision.")
     spans = _File("spans.jsonl", "When each phase ran, on each device and as the controller saw it.")
     device_samples = _File("devices.jsonl", "Samples of each device, and what the sampler itself cost.")
@@ -160,7 +160,7 @@ class RunFolder:
     summary_file = _File("summary.json", "Every number of the report, with unit, interval and n.")
     calibration_file = _File("calibration.json", "With placebench calibrate: how much launches of one placement vary.")
     phases_file = _File(
-        "phases.json", "What the phases of each placement took, and of what work: what predictions start from."
+        "phases.json", "How long the phases of each placement took, and for what work: what predictions start from."
     )
     fork_log = _File("fork_server.log", "Why workers could not be forked; only where they could not.")
     lock_file = _File(

@@ -252,10 +252,10 @@ def read_launch(
     steps = [line.step for line in lines.steps]
     whole = sorted(line.step for line in lines.spans if line.device == CONTROLLER and line.phase == WHOLE_STEP)
     if not steps or steps != sorted(set(steps)):
-        raise DamagedLaunchError(f"{trial.steps}: it has not every step once, in order")
+        raise DamagedLaunchError(f"{trial.steps}: it does not have every step once, in order")
     if whole != steps:
         raise DamagedLaunchError(
-            f"{trial.path}: {trial.steps.name} and {trial.spans.name} have not the same steps, each once"
+            f"{trial.path}: {trial.steps.name} and {trial.spans.name} do not have the same steps, each once"
         )
     _check_devices(trial.spans, [line.device for line in lines.spans], {*devices, CONTROLLER})
     _check_devices(trial.kernels, [line.device for line in lines.kernels], devices)

@@ -33,7 +33,7 @@ def _device(content: Any) -> Device:
     if isinstance(content, Device):
         return content
     if not isinstance(content, dict):
-        raise ValueError(f"{shown(content)} is no device")
+        raise ValueError(f"{shown(content)} is not a device")
     device = device_from_dict(content)
     if not (
         0 <= device.index <= MOST and 0 < device.memory_bytes <= 2**60 and all(0 <= c <= MOST for c in device.cores)
@@ -70,7 +70,7 @@ def _in_a_year(text: str) -> str:
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{shown(text)} is no time in ISO 8601") from None
+        raise ValueError(f"{shown(text)} is not a time in ISO 8601") from None
     if when.year < 1970:  # there is none after 9999 in ISO 8601
         raise ValueError(f"{shown(text)} is before 1970")
     return text

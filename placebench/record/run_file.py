@@ -99,7 +99,7 @@ class StartCheckpoint(Record):
 
 def _a_list(entries: object) -> object:
     if not isinstance(entries, list | tuple):
-        raise ValueError(f"resumptions: {shown(entries)} is no list")
+        raise ValueError(f"resumptions: {shown(entries)} is not a list")
     return entries
 
 
@@ -145,7 +145,7 @@ class _Host(Record):
     @model_validator(mode="after")
     def _links_are_of_gpus(self) -> Self:
         if self.gpu_links and {len(self.gpu_links), *map(len, self.gpu_links)} != {len(self.gpus)}:
-            raise ValueError("gpu_links has not a row and a column for each of the gpus")
+            raise ValueError("gpu_links does not have a row and a column for each of the gpus")
         return self
 
 
@@ -248,7 +248,7 @@ class RunFile(RecordFile):
         if strange := {*chain(*self.order), *(one.placement for one in self.launches)} - {*names}:
             raise ValueError(f"order and launches name {shown(sorted(strange)[0])}, which is none of the placements")
         if self.warmup_steps + self.steps_before >= self.steps:
-            raise ValueError(f"of {self.steps} steps none is left behind {self.warmup_steps} warm-up steps")
+            raise ValueError(f"{self.warmup_steps} warm-up steps leave none of {self.steps} steps")
         return self
 
     @property
@@ -303,7 +303,7 @@ def read_run_file(folder: RunFolder) -> RunFile:
         if folder.lacks_raw_files:
             raise UsageError(
                 f"{folder.path}: there is no run.json in it: it was shared without its raw files, and only show,"
-                " report, compare, predict --from and search --from go by its summary.json"
+                " report, compare, predict --from and search --from can use its summary.json"
             ) from None
         what = "there is no run.json in it" if folder.path.is_dir() else "there is no such folder"
         raise UsageError(f"{folder.path}: {what}; name the folder of a run, such as runs/<time>-<name>") from None

@@ -64,9 +64,9 @@ _ADVICE: Mapping[Status, str] = {
     Status.INTERRUPTED: "go on with placebench run --resume",
 }
 _JOB_MEMORY = (
-    "let the job's command take smaller micro-batches or shorter sequences, compute activations anew or shard its"
-    " models, let its engines keep less (in vLLM gpu_memory_utilization), or name a placement with more devices for"
-    " what ran out"
+    "let the job's command use smaller micro-batches, shorter sequences, activation checkpointing or sharded models,"
+    " let its engines keep less (in vLLM gpu_memory_utilization), or name a placement with more devices for what ran"
+    " out"
 )
 
 
@@ -134,7 +134,7 @@ def record_cut_off(trial: Trial, end: LaunchEnd) -> None:
 
 
 def _cut_off(end: LaunchEnd) -> str:
-    return f"after was cut off: {end.reason}"
+    return f"the after command was cut off: {end.reason}"
 
 
 def _stage(trial: Trial) -> str:

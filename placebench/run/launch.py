@@ -137,7 +137,7 @@ class Launcher:
             notes += (
                 job.watch.pauses + _end_sampler(sampler, trial) + (clock_notes(trial) if self._plan.cluster else ())
             )
-        notes += tuple(f"process {left.pid} of the launch does not end even by SIGKILL" for left in processes.left)
+        notes += tuple(f"process {left.pid} of the launch does not end even after SIGKILL" for left in processes.left)
         end, ends_run = self._explained(end, trial, process.returncode, was_out_of_memory=oom_kills() > kills)
         if end.status is not Status.DONE and not ends_run and (missing := lacks_only(trial)):
             notes += (f"the launch is done but for {missing}: {end.reason} (see {trial.path})",)
@@ -247,8 +247,8 @@ class Launcher:
         address = self._plan.cluster.address
         return LaunchEnd(
             Status.DEVICE_LOST,
-            f"the head of the Ray cluster does not answer any more (--ray-address {address}): start it again, and the"
-            " nodes with it",
+            f"the head of the Ray cluster no longer answers (--ray-address {address}): start it again, and the nodes"
+            " with it",
         )
 
 
@@ -298,7 +298,7 @@ def _end_sampler(sampler: subprocess.Popen[bytes] | None, trial: Trial) -> tuple
     with contextlib.suppress(FileNotFoundError):  # the job may remove what it likes
         if lasted and not log.stat().st_size:
             log.unlink()
-    return () if lasted else (f"the sampler ended before its launch, device figures are missing: see {log}",)
+    return () if lasted else (f"the sampler ended before its launch, so device figures are missing: see {log}",)
 
 
 def _launch_wall(trial: Trial, started: float, job_ended: float, cleaned: float) -> LaunchWall:

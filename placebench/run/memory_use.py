@@ -50,8 +50,8 @@ def describe_use(trial: Trial, end: EndFile | None, plan: Plan, bound: RunPlacem
     if end and (torch_had := end.allocator):
         process = f"the process held {torch_had.process}, " if torch_had.process else ""
         yield (
-            f"when it was refused: {process}torch had {torch_had.allocated} allocated and {torch_had.reserved} reserved"
-            " but free; the rest is the engine's, NCCL's and the driver's"
+            f"when memory was refused: {process}torch had {torch_had.allocated} allocated and {torch_had.reserved}"
+            " reserved but free; the rest is the engine's, NCCL's and the driver's"
         )
     if end and end.held:
         yield f"{HELD}{end.held}"

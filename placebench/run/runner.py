@@ -138,7 +138,7 @@ def _lost_files_are_an_error(path: Path) -> Iterator[None]:
             raise PlacebenchError(f"{limit} ({error}): {limit.advice}, then {go_on}") from error
         if error.errno in _NOT_WRITABLE and _has_begun(path):
             what = f"{error.filename2 or error.filename or path}: {error.strerror}"
-            raise PlacebenchError(f"{what}: see to the disk, then {go_on}") from error
+            raise PlacebenchError(f"{what}: check the disk, then {go_on}") from error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         if not _has_begun(path):
@@ -156,9 +156,9 @@ def _lost_folder(path: Path, error: OSError) -> str | None:
     try:
         Path.cwd()
     except FileNotFoundError:
-        return f"the working directory {lost} cd to one that is there, and go on with placebench run --resume"
+        return f"the working directory {lost} cd to one that exists, and go on with placebench run --resume"
     if not path.is_dir():
-        return f"{path} {lost} where it still is, go on with placebench run --resume"
+        return f"{path} {lost} go on with placebench run --resume where it is now"
     named = Path(error.filename or "")
     missing = [part for part in (named, *named.parents) if part.is_relative_to(path) and not part.exists()]
     return f"{missing[-1]} {lost} go on with {resuming(path)}" if missing else None
@@ -297,7 +297,7 @@ class _Run:
         """Folders of the other runs that go on now; the display names each of them once."""
         found = set(live_runs()) - {self._own_path}
         for other in sorted(found - self._named):
-            self._display.note(f"another run goes on here ({other}): each slows the other down")
+            self._display.note(f"another run is going on here ({other}): each slows the other down")
         self._named |= found
         return found
 

@@ -68,7 +68,7 @@ class TrialWatch:
         with append_to(self._trial.pauses) as stream:
             append_jsonl(stream, {"start_mono": pause.start, "end_mono": pause.end})
         stopped = f"stopped for {format_seconds(pause.seconds)} by Ctrl-Z in {doing}"
-        self.pauses += (f"{stopped}: steps of which that was a part are not compared",)
+        self.pauses += (f"{stopped}: steps during which it was stopped are not compared",)
 
     def read(self) -> LaunchState:
         """The launch's state; finished steps and changes of phase count as progress, printed text does not.

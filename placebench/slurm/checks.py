@@ -51,8 +51,8 @@ def _devices_of_each_node(request: RunRequest, gpus: int) -> DeviceSpec:
     spec = parse_devices(request.devices)
     if spec.is_described:
         raise UsageError(
-            f"--devices {spec} describes devices, and the job takes those of its nodes: write {spec.kind}:{spec.count}"
-            " for so many of each, or leave it out"
+            f"--devices {spec} describes devices elsewhere, but the job takes those of its nodes: write"
+            f" {spec.kind}:{spec.count} for that many on each node, or leave it out"
         )
     if spec.kind == "gpu" and (spec.count or 1) > gpus:
         raise UsageError(

@@ -137,7 +137,7 @@ def _wait_for_nodes(address: str, count: int, step: "subprocess.Popen[bytes]", s
         if step.poll() is not None:
             raise PlacebenchError(f"Ray has not started on the {count} nodes (exit code {step.returncode}): see {log}")
         if time.monotonic() > deadline:
-            raise PlacebenchError(f"Ray is there on {there} of {count} nodes after {_RAY_TIMEOUT_S:g} s: see {log}")
+            raise PlacebenchError(f"after {_RAY_TIMEOUT_S:g} s Ray runs on only {there} of {count} nodes: see {log}")
         time.sleep(_POLL_S)
         there = _count_nodes(address)
 

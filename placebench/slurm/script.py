@@ -170,7 +170,7 @@ def _too_short(job: Submission) -> Iterator[str]:
             limit = "" if following.startswith("-") else following
         seconds = _seconds(limit)
         if not limit:
-            yield f"{word}: there is no time limit behind it: write for example --time 4:00:00"
+            yield f"{word}: there is no time limit after it: write for example --time 4:00:00"
         elif seconds is not None and seconds > _MOST_DAYS * 86_400:
             yield f"--time {limit}: longer than {_MOST_DAYS:,} days: give less, or 0 for no limit"
         elif seconds is not None and 0 < seconds <= job.grace_s:

@@ -92,7 +92,8 @@ def read_tests(answer: str) -> list[tuple[str, Any]]:
         tests = []
     if not tests:
         raise UsageError(
-            f'data.reward code_tests: the answer {answer[:60]!r} is no JSON list of tests, such as [["add(1, 2)", 3]]'
+            f"data.reward code_tests: the answer {answer[:60]!r} is not a JSON list of tests, such as"
+            ' [["add(1, 2)", 3]]'
         )
     return tests
 

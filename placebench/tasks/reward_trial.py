@@ -88,7 +88,7 @@ def try_reward(name: str, case: tuple[str, str, str]) -> TriedReward:
         return TriedReward(f"{what} takes more than {limit:g} s{at}; make that quicker")
     end = code if code >= 0 else signal_name(-code)
     return TriedReward(
-        f"{what} ends the process ({end}){at}; take out of {module} what ends it, or name another function"
+        f"{what} ends the process ({end}){at}; remove what ends it from {module}, or name another function"
     )
 
 
@@ -108,7 +108,7 @@ def why_unusable(name: str, reward: Callable[..., Any], case: tuple[str, str, st
         at, called = place_of(error), ", ".join(f"{word!r:.40}" for word in case)
         return f"{what}: raises {in_a_line(error)}{at and f' at {at}'}, when called with {called}"
     if inspect.isawaitable(score):
-        return f"{what}: is asynchronous, and its score is wanted at once; let it call asyncio.run"
+        return f"{what}: is asynchronous, but must return its score itself; let it call asyncio.run"
     number = math.nan
     if not isinstance(score, str | bytes):
         with suppress(Exception):  # told below

@@ -109,7 +109,9 @@ class NvmlSource:
             "earlier_processes: by NVML's process ids, which a container may not see, and then it is 0 or null",
         ]
         if self._gpm_absent:
-            notes.append("no GPM on some devices: their activity of SMs, tensor cores, memory and links is not known")
+            notes.append(
+                "some devices have no GPM: the activity of their SMs, tensor cores, memory and links is not known"
+            )
         return {
             "driver": self._driver,
             "gpm": bool(self._readers) and not self._gpm_absent,

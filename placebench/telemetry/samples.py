@@ -94,8 +94,8 @@ QUANTITIES: tuple[Quantity, ...] = (
     ),
     Quantity(
         "core_loop_s", "s", _CPU,
-        "CPU time of a fixed loop, the least of three, on the core that a process of the job last ran on, of one"
-        " process after the other; five times a second at most; of the controller alone, null on CPU devices",
+        "CPU time of a fixed loop, the shortest of three, on the core where a process of the job last ran; processes"
+        " take turns; five times a second at most; of the controller alone, null on CPU devices",
     ),
     Quantity("memory_reserved_bytes", "B", _NVML, "reserved by the driver, at the sample"),
     Quantity("temperature_c", "°C", _NVML, "of the GPU, once a second"),

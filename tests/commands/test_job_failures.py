@@ -55,7 +55,7 @@ def test_a_job_out_of_memory_ends_its_launches_and_goes_on_when_resumed() -> Non
     assert [(trial / "status").read_text().strip() for trial in trials] == ["oom"] * 4
     for trial in trials:
         advice = (trial / "error.txt").read_text().splitlines()[1]
-        assert advice.startswith("what to do: let the job's command take smaller micro-batches")
+        assert advice.startswith("what to do: let the job's command use smaller micro-batches")
         assert "figures below" not in advice  # without samples there are none
     Path("room").touch()
     Path("other.yaml").write_text(Path("job.yaml").read_text().replace("plain: {}", "plain: {args: x}"))

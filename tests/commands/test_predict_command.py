@@ -199,7 +199,7 @@ def test_replicas_are_predicted_with_whole_models() -> None:
         (("--from", "h200", "--model", "bert"), "not the config of a decoder-only language model"),
         (("--from", "nowhere", "--plot", "x.gif"), "--plot x.gif: name a file that ends in .svg, .png, .pdf"),
         (("--from", "broken.json"), "cannot read it as JSON"),
-        (("--from", "other.json"), "no calibration: make one with placebench predict"),
+        (("--from", "other.json"), "not a calibration: make one with placebench predict"),
         (("--from", "newer.json"), "written by a newer placebench"),
         (("--from", "h100,h200", "--gpu", "H200", "--out", "x.json"), "2 calibrations are named with --from: name one"),
         (("--from", "h200", "--out", "x.json", "--json", "x.json"), "both name x.json"),

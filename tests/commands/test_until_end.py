@@ -62,8 +62,8 @@ def test_commands_that_fail_after_their_steps_are_failures_also_when_resumed(
         assert one.exit_code == 3, one.output
         assert last_line(one) == (
             f"placebench: {many} of {many} launches failed, the first with: the command ended with exit code 9 after"
-            f" 3 steps: step:3 - timing_s/step:0.5 (its folder is {run_folder()}/trials/01-a); the report is of what"
-            " there was until then"
+            f" 3 steps: step:3 - timing_s/step:0.5 (its folder is {run_folder()}/trials/01-a); the report covers"
+            " what was recorded until then"
         )
     assert reported == [run_folder()] * 2
 
@@ -94,7 +94,7 @@ def test_an_after_that_is_cut_off_is_in_the_report(
     result = run_job(f"{STEPS}{end}\n", "--rounds", "1", "--time-limit", "100000", keys=f"{KEYS}{after}\n")
     # How the command ended counts, and not what comes after it.
     assert result.exit_code == code, result.output
-    told = f"round 1 a did not end in order: {said}after was cut off: the time limit has passed."
+    told = f"round 1 a did not end in order: {said}the after command was cut off: the time limit has passed."
     assert told in caveats(compare_run(run_folder()))
 
 

@@ -74,7 +74,9 @@ def test_folders_that_are_no_run_are_refused_in_one_line(tmp_path: Path) -> None
         other: "it has no schema_version",
         damage_run_file(SyntheticRun(rounds=1).write(tmp_path / "newer"), schema_version=2): "upgrade placebench",
         damage_run_file(SyntheticRun(rounds=1).write(tmp_path / "odd"), rounds="many"): "not as placebench writes it",
-        damage_run_file(SyntheticRun(rounds=1).write(tmp_path / "gone-on"), resumptions=1): "resumptions: 1 is no list",
+        damage_run_file(
+            SyntheticRun(rounds=1).write(tmp_path / "gone-on"), resumptions=1
+        ): "resumptions: 1 is not a list",
         damage_run_file(SyntheticRun(rounds=1).write(tmp_path / "vast"), rounds=math.inf): "not as placebench writes",
         damage_run_file(SyntheticRun(rounds=1).write(tmp_path / "less"), devices=[{}]): "'kind' is missing",
     }

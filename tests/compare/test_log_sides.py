@@ -151,7 +151,7 @@ def test_without_the_rollouts_devices_there_is_no_figure_a_device(tmp_path: Path
     assert found.launch_values.loc[1, "tokens_per_s"] == 800.0
     assert found.background.flags == (
         "a: rollout-devices: the log divides its tokens/s by 8 devices, which may leave out the rollout's own: no "
-        "tokens/s/device; give --devices, all of the run",
+        "tokens/s/device; give --devices, the number of all devices of the run",
     )
     given = arm(path, devices=16)
     assert given.background.facts["devices"] == "16"

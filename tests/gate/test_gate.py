@@ -215,7 +215,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ["check", "shared:split", "--baseline", "base.json"],
             2,
             "placebench: shared: there is no run.json in it: it was shared without its raw files, and only show,"
-            " report, compare, predict --from and search --from go by its summary.json",
+            " report, compare, predict --from and search --from can use its summary.json",
         ),
         (["baseline", "save", "shared:split/overlap=none", "new.json"], 2, "placebench: shared: there is no run.json"),
         (
@@ -287,7 +287,8 @@ def test_a_damaged_launch_is_told_and_the_others_are_saved_and_checked(tmp_path:
     for path in (before, now):
         (path / "trials/02-split/spans.jsonl").write_bytes(bytes(100))
     damaged = (
-        "set aside: round 2 split: {}/trials/02-split: steps.jsonl and spans.jsonl have not the same steps, each once"
+        "set aside: round 2 split: {}/trials/02-split: steps.jsonl and spans.jsonl do not have the same steps, each"
+        " once"
     )
     saved = invoke("baseline", "save", before, tmp_path / "base.json")
     assert saved.stderr == f"placebench: {damaged.format(before)}\n"

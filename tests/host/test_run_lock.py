@@ -82,8 +82,8 @@ def test_a_disk_without_locks_is_told_and_one_that_cannot_be_written_is_refused(
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with lock_run(folder) as note:
         assert note == (
-            f"{tmp_path / 'lock'}: this disk has no locks (No locks available): start no second --resume of the run"
-            " beside this one"
+            f"{tmp_path / 'lock'}: this disk has no locks (No locks available): do not start a second --resume of"
+            " the run while this one works"
         )
     monkeypatch.setattr(os, "open", read_only)
     with pytest.raises(UsageError, match="lock: cannot lock the run: Read-only file system"), lock_run(folder):

@@ -106,7 +106,7 @@ print("\\n".join(f"step:{step} - loss:0.1" for step in range(1, 6)), flush=True)
 
 @pytest.mark.parametrize(
     ("tokens", "told"),
-    [(1000, None), (-5, "no throughput: the log has perf/total_num_tokens, and of no step the time")],
+    [(1000, None), (-5, "no throughput: the log has perf/total_num_tokens, but no step has a time")],
 )
 def test_tokens_of_steps_that_the_log_does_not_time_count(tmp_path: Path, tokens: int, told: str | None) -> None:
     text = f"""

@@ -263,7 +263,7 @@ for step in range(1, 4):
     trial = prepare(tmp_path, *python(tmp_path, text, "{folder}/metrics.jsonl"), log={"files": files})
     assert (bridge.main(str(trial.path)) == JobExit.DONE) is bool(files)
     assert [row["timing_s/step"] for row in rows(trial)] == [0.25] * 3 * bool(files)
-    assert files or "is written anew as a whole" in read_end(trial)["message"]
+    assert files or "is rewritten as a whole each time" in read_end(trial)["message"]
 
 
 def test_phases_are_on_the_devices_whose_processes_write_their_spans(tmp_path: Path) -> None:

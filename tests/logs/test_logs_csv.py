@@ -48,5 +48,5 @@ def test_columns_of_several_runs_keep_their_names(tmp_path: Path) -> None:
 )
 def test_csv_with_separators_of_thousands_is_refused(tmp_path: Path, row: str, named: str) -> None:
     header = "step;timing_s/gen" if ";" in row else "step,timing_s/gen"
-    with pytest.raises(UsageError, match=f"line 2: {named} under timing_s/gen has separators of thousands"):
+    with pytest.raises(UsageError, match=f"line 2: {named} under timing_s/gen has thousands separators"):
         frame_of(write(tmp_path, f"{header}\n{row}\n"))

@@ -72,9 +72,9 @@ def test_what_is_damaged_in_the_middle_is_refused_with_its_place(tmp_path: Path)
     events[len(log_samples.FILE_VERSION) + 20] ^= 1
     with pytest.raises(UsageError, match="TensorBoard event file: record 2 is damaged"):
         frame_of(write(tmp_path, bytes(events)))
-    with pytest.raises(UsageError, match="line 3 has another number of cells"):
+    with pytest.raises(UsageError, match="line 3 has a different number of cells"):
         frame_of(write(tmp_path, log_samples.CSV_TABLE.replace("2,2.5,", "2,")))
-    with pytest.raises(UsageError, match=r"line 3: the step '2\.5' is no whole number"):
+    with pytest.raises(UsageError, match=r"line 3: the step '2\.5' is not a whole number"):
         frame_of(write(tmp_path, log_samples.CSV_TABLE.replace("2,2.5", "2.5,2.5")))
     with pytest.raises(UsageError, match=r"trainer_state.json of TRL: line \d+: the file is not JSON"):
         frame_of(write(tmp_path, log_samples.TRAINER_STATE[:-40]))

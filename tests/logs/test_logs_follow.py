@@ -240,7 +240,7 @@ def test_nothing_is_left_running(tmp_path: Path) -> None:
         ("pipe", "only a file can be followed: leave out --follow to read a pipe to its end"),
         ("packed.gz", "a packed log does not grow: leave out --follow"),
         ("run", "a run's folder is no log: follow trials/<trial>/steps.jsonl in it"),
-        ("state.json", "trainer_state.json of TRL is written anew as a whole: follow the console log"),
+        ("state.json", "trainer_state.json of TRL is rewritten as a whole each time: follow the console log"),
     ],
 )
 def test_what_cannot_grow_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str) -> None:

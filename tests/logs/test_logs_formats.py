@@ -211,7 +211,7 @@ def test_a_clock_that_shows_less_than_the_step_is_told(tmp_path: Path) -> None:
     text = log_samples.SAMPLES["slime"][1].decode().replace("'perf/step_time': 1", "'perf/step_time': 3")
     (clock,) = (flag.text for flag in read_run([write(tmp_path, text)]).flags if flag.name == "clock")
     assert clock == (
-        "the log's clock shows 15.0 s a step, its step time 34.5 s: steps overlap, or some time is counted twice"
+        "the log's clock shows 15.0 s a step, its step time is 34.5 s: steps overlap, or some time is counted twice"
     )
 
 

@@ -39,7 +39,7 @@ def test_steps_of_several_runs_in_turn_are_refused(
     with pytest.raises(UsageError) as refused:
         read_run([write(tmp_path, "".join(map(LINES[name], steps)))])
     assert str(refused.value).endswith(
-        f": line {line}: step {fall[0]} comes behind step {fall[1]}, and so again and again: the file holds the steps"
+        f": line {line}: step {fall[0]} comes after step {fall[1]}, and so again and again: the file holds the steps"
         " of several runs in turn; give each run its own file"
     )
 

@@ -52,7 +52,7 @@ def zstd(content: bytes) -> bytes:
 )
 def test_what_is_packed_otherwise_is_named(tmp_path: Path, packer: str, pack: Callable[[bytes], bytes]) -> None:
     for content in (pack(STEPS), pack(NULS), gzip.compress(pack(STEPS))):
-        with pytest.raises(UsageError, match=f"is packed by {packer}, which is not read: unpack it"):
+        with pytest.raises(UsageError, match=f"is packed by {packer}, which placebench cannot read: unpack it"):
             scan_log(write(tmp_path, content))
 
 

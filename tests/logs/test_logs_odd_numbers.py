@@ -173,8 +173,8 @@ def test_its_line_is_told_and_only_a_few_of_many(tmp_path: Path) -> None:
     )
     (flag,) = (flag for flag in scan_log(path, keep=is_timing).flags if flag.name == "no-seconds")
     assert flag.text == (
-        f"10 timings are no times of a step, and left out: {path}:2: step 1, timing_s/step -2; {path}:3: step 2, "
-        f"timing_s/step -2; {path}:4: step 3, timing_s/step -2; …"
+        f"10 timings cannot be times of a step, and are left out: {path}:2: step 1, timing_s/step -2; {path}:3: step"
+        f" 2, timing_s/step -2; {path}:4: step 3, timing_s/step -2; …"
     )
 
 
@@ -194,7 +194,7 @@ def test_where_nothing_else_is_left_the_message_says_why(tmp_path: Path) -> None
     path = write(tmp_path, verl([("-2", "-2")] * 6))
     result = CliRunner().invoke(main, ["compare", str(path)])
     assert result.exit_code == 2
-    assert "there is nothing to compare: 12 timings are no times of a step, and left out: " in result.stderr
+    assert "there is nothing to compare: 12 timings cannot be times of a step, and are left out: " in result.stderr
     assert f"{path}:1: step 1, timing_s/gen -2" in result.stderr
 
 
@@ -251,9 +251,9 @@ def test_training_that_came_apart_is_no_number_in_more_than_one_step(tmp_path: P
     ("timing", "tokens", "why"),
     [
         ("timing_s/step:1.5", "", "the log lacks perf/total_num_tokens"),
-        ("timing_s/step:1.5", " - perf/total_num_tokens:nan", "is no number of tokens in any step with a time"),
-        ("timing_s/step:1.5", " - perf/total_num_tokens:-1", "is no number of tokens in any step with a time"),
-        ("timing_s/gen:0.5", " - perf/total_num_tokens:9", "has perf/total_num_tokens, and of no step the time"),
+        ("timing_s/step:1.5", " - perf/total_num_tokens:nan", "is not a number of tokens in any step with a time"),
+        ("timing_s/step:1.5", " - perf/total_num_tokens:-1", "is not a number of tokens in any step with a time"),
+        ("timing_s/gen:0.5", " - perf/total_num_tokens:9", "has perf/total_num_tokens, but no step has a time"),
     ],
 )
 def test_why_there_is_no_throughput_is_what_the_log_shows(tmp_path: Path, timing: str, tokens: str, why: str) -> None:
@@ -267,7 +267,7 @@ def test_why_there_is_no_throughput_is_what_the_log_shows(tmp_path: Path, timing
 def test_a_negative_count_of_tokens_is_none_and_a_phase_longer_than_its_step_does_not_add_up(tmp_path: Path) -> None:
     lines = (f"step:{step} - timing_s/ref:0.7 - timing_s/step:0.3 - perf/total_num_tokens:-5\n" for step in range(1, 6))
     run = read_run([write(tmp_path, "".join(lines), "odd.log")])
-    why = "no throughput: perf/total_num_tokens is no number of tokens in any step with a time"
+    why = "no throughput: perf/total_num_tokens is not a number of tokens in any step with a time"
     assert why in [one.text for one in run.flags]
     warnings = summarize(compare_sides([side_of_logs([run])])).warnings
     assert "odd: ref overlaps other work: it does not add up to the step." in warnings

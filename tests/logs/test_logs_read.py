@@ -102,7 +102,7 @@ def test_a_log_may_come_from_a_pipe(tmp_path: Path) -> None:
 
 BAD_FILES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "the file is empty"),
-    "blank": (b"\n\n \n", "found 3 lines of blanks"),
+    "blank": (b"\n\n \n", "found 3 lines, all blank"),
     "binary": (bytes(range(256)) * 10, "the file is binary"),
     "text": (b"\nhello\tworld\x1b[0m\nstep 1 of 3\n", "found 3 lines of text, beginning with 'hello?world?[0m'"),
     "cut gzip": (gzip.compress(CONSOLE * 100)[:-20], "gzip data is damaged or cut off"),

@@ -205,7 +205,7 @@ def test_two_runs_in_one_file_are_refused_with_the_line(tmp_path: Path, lag: int
     path.write_text("".join(f"step:{step} - a/x:1.5\n" for step in range(1, lag + 1)))
     with path.open("a") as stream:
         stream.writelines(ahead[step] + behind[step] for step in range(1, 20))
-    with pytest.raises(UsageError, match=r"log\.txt: console log of verl: line \d+: step \d+ is there with different"):
+    with pytest.raises(UsageError, match=r"log\.txt: console log of verl: line \d+: step \d+ appears with different"):
         frame_of(path)
 
 

@@ -161,8 +161,8 @@ def test_an_impossible_workload_is_refused(tmp_path: Path, workload: dict[str, A
     [
         ("raise SystemError('no')", "'scores:score' (scores.py, line 1): cannot import it: SystemError: no"),
         ("def f(:", "cannot import it: SyntaxError: invalid syntax"),
-        ("import os; os._exit(3)", "data.reward 'scores:score': importing scores ends the process (3); take out of"),
-        ("import os; os._exit(0)", "data.reward 'scores:score': importing scores ends the process (0); take out of"),
+        ("import os; os._exit(3)", "data.reward 'scores:score': importing scores ends the process (3); remove what"),
+        ("import os; os._exit(0)", "data.reward 'scores:score': importing scores ends the process (0); remove what"),
         ("import sys; sys.exit('bye')", "(scores.py, line 1): cannot import it: SystemExit: bye"),
         ("raise ValueError('two\\nlines')", "(scores.py, line 1): cannot import it: ValueError: two lines"),
         ("import os; os.write(2, b'\\xff\\n'); os._exit(3)", "importing scores ends the process (3)"),

@@ -153,7 +153,7 @@ def test_a_config_that_contradicts_itself_or_the_weights_is_refused(
     (found,) = unusable_workload(workload)
     assert reason in found
     if key == "vocab_size":
-        with pytest.raises(UsageError, match="its weights are of other sizes than its config"):
+        with pytest.raises(UsageError, match="its weights have other sizes than its config"):
             load_language_model(str(tmp_path))
 
 

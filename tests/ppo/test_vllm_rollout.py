@@ -126,7 +126,7 @@ def test_steps_that_the_scheduler_does_not_do_itself_generate_the_same(seen: lis
 def test_an_update_counts_its_bytes_and_refuses_to_leave_a_weight_behind(seen: list[dict[str, Any]]) -> None:
     for rank in seen:
         assert rank["written"] == rank["weight_bytes"]
-        assert "left 1 of vLLM's as they were" in rank["incomplete"]
+        assert "did not change 1 of vLLM's weights" in rank["incomplete"]
         assert "packs weights" in rank["packed"]
 
 

@@ -239,7 +239,7 @@ def test_what_else_has_changed_is_said(tmp_path: Path) -> None:
     assert same.steps_before == 2
     other = RunRequest(workload={"optimizer": {"actor_lr": 1e-4}}, devices="cpu:2", out=tmp_path, resume_from=path)
     assert any(
-        note.endswith("with another optimizer.actor_lr than it was written with") for note in make_plan(other).notes
+        note.endswith("with a different optimizer.actor_lr than it was written with") for note in make_plan(other).notes
     )
 
 
@@ -265,7 +265,7 @@ def test_a_checkpoint_is_compared_with_the_batch_that_a_placement_makes(
     show_plan(plan, console)
     assert isinstance(console.file, io.StringIO)
     notes = [line for line in console.file.getvalue().splitlines() if "goes on from" in line]
-    what = f"goes on from {path} with another batch.size, batch.mini_batch_size than it was written with"
+    what = f"goes on from {path} with a different batch.size, batch.mini_batch_size than it was written with"
     assert notes == [f"note      {name} {what}" for name in changed]
 
 

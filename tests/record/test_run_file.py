@@ -48,7 +48,7 @@ def test_a_run_of_the_first_version_is_read_as_this_one_would_have_written_it(tm
     [
         ({"status": "sleeping"}, "status: Input should be 'planned', 'running', "),
         ({"launcher": "mpi"}, "launcher 'mpi'"),
-        ({"resumptions": 1}, "resumptions: 1 is no list"),
+        ({"resumptions": 1}, "resumptions: 1 is not a list"),
         ({"devices": []}, "device 'cpu:0' of a placement is none of the run's"),
         ({"devices": [{}]}, "key 'kind' is missing"),
         ({"launches": [{"round": 1}]}, "'placement' is missing"),

@@ -48,8 +48,8 @@ def test_figures_and_table_of_two_logs(folder: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (
         0,
-        "demo_split.log: restart: line 4: the run was restarted at step 3; what was done before from that step on is "
-        "undone, and the first steps behind it are warm-up again\n",
+        "demo_split.log: restart: line 4: the run was restarted at step 3; what was done before from that step on "
+        "does not count, and the first steps after it are warm-up again\n",
     )
     written = ["phases_over_steps.svg", "mean_per_phase.svg", "share_of_step.svg", "timing_s.csv"]
     assert done.stdout.splitlines() == [str(Path("out/new") / name) for name in written]

@@ -75,7 +75,7 @@ def test_a_run_ends_when_the_head_of_its_cluster_is_gone(tmp_path: Path) -> None
     cluster = Cluster(address="10.0.0.1:6379", placement_timeout_s=60.0, nodes=())
     result, _ = run(replace(plan(tmp_path), cluster=cluster), NO_HEAD)
     assert statuses(result.folder) == {"01-standard": "device_lost"}
-    with pytest.raises(LaunchError, match=r"Ray cluster does not answer any more \(--ray-address 10\.0\.0\.1:6379\)"):
+    with pytest.raises(LaunchError, match=r"Ray cluster no longer answers \(--ray-address 10\.0\.0\.1:6379\)"):
         result.raise_unless_done()
 
 
@@ -165,7 +165,7 @@ def test_an_after_that_is_cut_off_is_told_beside_why_the_command_failed(
     Progress(stage=ENDED, step=2, steps=3).write(trial)
     assert explain(trial, cut, ()) == cut  # that of a command which this end has ended
     EndFile(kind=JobExit.FAILED, message="Error: bad").write(trial)
-    assert explain(trial, cut, ()) == LaunchEnd(Status.FAILED, f"Error: bad; after was cut off: {why}")
+    assert explain(trial, cut, ()) == LaunchEnd(Status.FAILED, f"Error: bad; the after command was cut off: {why}")
 
 
 def test_a_job_that_is_stopped_is_not_said_to_have_failed_by_it(tmp_path: Path) -> None:

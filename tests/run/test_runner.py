@@ -212,7 +212,7 @@ def test_no_space_left_is_one_line_and_loses_nothing(
 
 def test_what_an_error_ends_does_not_say_that_it_runs(tmp_path: Path, temp: Path) -> None:
     a_plan = plan(tmp_path)
-    with pytest.raises(PlacebenchError, match=r"error\.txt: Is a directory: see to the disk, then go on with"):
+    with pytest.raises(PlacebenchError, match=r"error\.txt: Is a directory: check the disk, then go on with"):
         run(a_plan, "os.mkdir(f'{trial}/error.txt'); sys.exit(1)")
     assert statuses(a_plan.folder.path) == {"01-standard": "interrupted"}
     assert_nothing_left(temp)
@@ -227,9 +227,7 @@ def test_a_disk_that_becomes_read_only_is_one_line(tmp_path: Path, temp: Path, m
         return replacing(path)
 
     monkeypatch.setattr(writing, "replacing", refuse)
-    with pytest.raises(
-        PlacebenchError, match=r"01-split.*: Read-only file system: see to the disk.*--resume"
-    ) as caught:
+    with pytest.raises(PlacebenchError, match=r"01-split.*: Read-only file system: check the disk.*--resume") as caught:
         run(plan(tmp_path), "steps()")
     assert caught.value.exit_code == 3
     assert_nothing_left(temp)
@@ -259,7 +257,11 @@ def test_a_disk_that_is_full_before_the_run_begins_leaves_nothing_to_go_on_with(
         ("trial", "sys.exit(1)", r"/01-standard was moved or removed while the run went on: go on with .* --resume"),
         ("trial", "steps()", r"/01-standard was moved or removed while the run went on: go on with .* --resume"),
         ("trials", "time.sleep(300)", r"/trials was moved or removed while the run went on: go on with .* --resume"),
-        ("folder", "time.sleep(300)", r"-split was moved or removed while the run went on: where it still is"),
+        (
+            "folder",
+            "time.sleep(300)",
+            r"-split was moved or removed while the run went on: go on with placebench run --resume where",
+        ),
     ],
 )
 def test_a_folder_that_vanishes_meanwhile_is_one_line(
@@ -330,7 +332,7 @@ def test_ctrl_z_stops_the_launch_with_the_runner_and_gives_the_cursor_back(tmp_p
         os.kill(runner.pid, signal.SIGCONT)
         (tmp_path / "go").touch()
         assert runner.wait(60) == 0
-        assert screen.shows("by Ctrl-Z in step 1/2: gen: steps of which that was a part are not compared")
+        assert screen.shows("by Ctrl-Z in step 1/2: gen: steps during which it was stopped are not compared")
         assert screen.cursor_is_shown()
         os.close(ours)
         os.close(terminal)
@@ -365,7 +367,7 @@ def test_runs_beside_each_other_are_named_and_left_alone(tmp_path: Path, temp: P
         wait_for(lambda: list(tmp_path.glob("a/*/trials/01-standard/progress.json")))
         result, said = run(plan(tmp_path / "b"), "steps()")
         assert result.done == 2
-        assert said.count("another run goes on here") == 1
+        assert said.count("another run is going on here") == 1
         assert [launch.other_runs for launch in read_run_file(RunFolder(result.folder)).launches] == [1, 1]
         assert other.poll() is None
         other.send_signal(signal.SIGTERM)
@@ -383,7 +385,7 @@ def test_another_run_is_kept_with_the_launches_that_it_went_on_beside(tmp_path: 
         said = StringIO()
         a_plan, display = plan(tmp_path / "runs", rounds=2), PlainDisplay(said, pause_s=0)
         result = execute(a_plan, ["run"], display, MeasuredSoFar(headline_width, after_a_launch), job("steps()"))
-    assert said.getvalue().count(f"another run goes on here ({tmp_path / 'other'}): each slows the other down") == 1
+    assert said.getvalue().count(f"another run is going on here ({tmp_path / 'other'}): each slows the other down") == 1
     assert [launch.other_runs for launch in read_run_file(RunFolder(result.folder)).launches] == [0, 1, 0, 0]
     told = "Another run of placebench went on beside split in round 1: each slows the other down."
     assert told in summarize(compare_run(result.folder)).warnings

@@ -88,7 +88,7 @@ def test_a_clock_that_is_known_coarsely_is_told(tmp_path: Path) -> None:
         for one in measured:
             append_jsonl(stream, asdict(one))
     (note,) = clock_notes(trial)
-    assert note.startswith("the clock of node b is known to 20 ms only")
+    assert note.startswith("the clock of node b is known only to 20 ms")
 
 
 def test_both_clocks_of_a_row_are_shifted_and_lengths_stay() -> None:
@@ -189,7 +189,7 @@ def test_every_reason_of_every_node_is_told_at_once(monkeypatch: pytest.MonkeyPa
     lines = str(raised.value).splitlines()
     assert len(lines) == 4
     assert lines[0].startswith(
-        "node a: 2 devices need as many CPUs of Ray, which has 1 there: start it with --num-cpus=2"
+        "node a: 2 devices need as many CPUs in Ray, which has 1 there: start it with --num-cpus=2"
     )
     assert lines[1] == "node b: placebench cannot be imported there"
     assert lines[2].startswith("node c: there are 1 GPUs and Ray has 0 of them")

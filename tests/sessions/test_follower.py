@@ -88,6 +88,6 @@ def test_what_cannot_be_written_is_told_and_the_nodes_are_followed_on(
     assert numbers == list(range(len(numbers)))
     assert 0 < len(numbers) < 16
     assert capsys.readouterr().out == (
-        f"what was sampled could not all be written, device figures are missing: {trial.device_samples}: No space left"
+        f"not all samples could be written, so device figures are missing: {trial.device_samples}: No space left"
         " on device\n"
     )

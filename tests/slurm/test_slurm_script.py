@@ -165,7 +165,7 @@ def test_an_h_within_a_short_option_asks_for_no_help() -> None:
         ),
         (["--", "run", "--devices", "gpu:9"], "the job has 0 GPUs on each node; give --gpus-per-node 9 before --"),
         (["--gpus-per-node", "4", "--", "run", "--devices", "gpu:9"], "the job has 4 GPUs on each node"),
-        (["--gpus-per-node", "4", "--", "run", "--devices", "gpu:4x2"], "write gpu:4 for so many of each"),
+        (["--gpus-per-node", "4", "--", "run", "--devices", "gpu:4x2"], "write gpu:4 for that many on each node"),
         (["--", "run", "--devices", "tpu:4"], "--devices 'tpu:4'"),
         (["--", "run", "--config", "nofile.yaml"], "nofile.yaml: cannot read it"),
         (["--", "run", "--set", "batch.sizes=3"], "unknown key 'batch.sizes'"),
@@ -189,9 +189,9 @@ def test_an_h_within_a_short_option_asks_for_no_help() -> None:
         (["--time", "1:00", "--", "run"], "--time 1:00: the run is stopped 120 s (--grace) before its limit"),
         (["-t2", "--", "run"], "--time 2: the run is stopped 120 s"),
         (["--time=0-1", "--grace", "3600", "--", "run"], "--time 0-1: the run is stopped 3600 s"),
-        (["--requeue", "--time", "--", "run"], "--time: there is no time limit behind it"),
-        (["-t", "--partition=gpu", "--", "run"], "-t: there is no time limit behind it"),
-        (["--time=", "--", "run"], "--time=: there is no time limit behind it"),
+        (["--requeue", "--time", "--", "run"], "--time: there is no time limit after it"),
+        (["-t", "--partition=gpu", "--", "run"], "-t: there is no time limit after it"),
+        (["--time=", "--", "run"], "--time=: there is no time limit after it"),
     ],
 )
 def test_what_cannot_be_is_refused_before_it_is_submitted(words: list[str], said: str) -> None:

@@ -73,7 +73,7 @@ def test_a_fenced_block_is_found_whatever_its_first_line_says(info: str, end: st
 
 @pytest.mark.parametrize("answer", ["7", "", "[]", "[1]", '{"add(1)": 1}'])
 def test_an_answer_that_is_no_tests_is_one_line(answer: str) -> None:
-    with pytest.raises(UsageError, match="no JSON list of tests"):
+    with pytest.raises(UsageError, match="not a JSON list of tests"):
         load_reward("code_tests")("", "1", answer)
 
 

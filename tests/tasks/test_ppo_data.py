@@ -132,9 +132,9 @@ def test_chat_messages_need_no_role_and_may_hold_separators_of_lines(tmp_path: P
         ("prefix_match", '{"prompt": "1+1="}', "no field 'answer', the answer that data.reward prefix_match compares"),
         ("exact_match", '{"prompt": "1", "anwser": "2"}', "it has prompt, anwser; set data.answer_key"),
         ("last_number", '{"prompt": "1+1=", "answer": null}', "'answer' is null, the answer that"),
-        ("code_tests", '{"prompt": "add", "answer": "7"}', "the answer '7' is no JSON list of tests, such as"),
+        ("code_tests", '{"prompt": "add", "answer": "7"}', "the answer '7' is not a JSON list of tests, such as"),
         ("code_tests", '{"prompt": "add"}', "no field 'answer'"),
-        ("code_tests", '{"prompt": "add", "answer": {"a": 1}}', "is no JSON list of tests, such as"),
+        ("code_tests", '{"prompt": "add", "answer": {"a": 1}}', "is not a JSON list of tests, such as"),
         (
             "exact_match",
             '{"prompt": "1", "answer": ["7", "seven"]}',

@@ -247,8 +247,10 @@ def _load(model: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
     packed = [name for name, module in model.named_modules() if getattr(module, "cpu_linear", linear) is not linear]
     if packed:
         raise LaunchError(
-            f"this vLLM packs weights where no update reaches them, {packed[0]} for one: use another version"
+            f"this vLLM packs weights where no update reaches them, such as {packed[0]}: use another version"
         )
     missing = {name for name, _ in model.named_parameters()} - set(model.load_weights(weights))
     if missing:
-        raise LaunchError(f"an update of weights left {len(missing)} of vLLM's as they were, {min(missing)} for one")
+        raise LaunchError(
+            f"an update of weights did not change {len(missing)} of vLLM's weights, such as {min(missing)}"
+        )

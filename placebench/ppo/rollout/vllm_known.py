@@ -33,8 +33,8 @@ class Known:
         """Leave everything to vLLM from now on, and say so where the launch's log goes."""
         self.differs = differs
         print(
-            f"vLLM's scheduler does something else than placebench knows of its token steps ({differs}): it does all "
-            "of each itself, so that generation may wait longer for the host",
+            f"vLLM's scheduler does not treat token steps as placebench expects ({differs}): it therefore does all of"
+            " each itself, and generation may wait longer for the host",
             flush=True,
         )
 

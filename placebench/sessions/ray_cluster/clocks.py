@@ -49,8 +49,8 @@ def clock_notes(trial: Trial) -> tuple[str, ...]:
     if node is None or errors[node] < COARSE_S:
         return ()
     return (
-        f"the clock of node {node} is known to {errors[node] * 1e3:.0f} ms only: what differs by less between nodes"
-        " means nothing",
+        f"the clock of node {node} is known only to {errors[node] * 1e3:.0f} ms: smaller differences between nodes"
+        " mean nothing",
     )
 
 

@@ -75,8 +75,8 @@ def discover_cluster(
     if len({device.kind for device in devices}) > 1:
         without = ", ".join(dict.fromkeys(device.node for device in devices if device.kind == "cpu"))
         reasons.append(
-            f"--ray-address {address}: there are nodes with GPUs and nodes without ({without}): use"
-            " --devices cpu, or a cluster of GPU nodes alone"
+            f"--ray-address {address}: there are nodes with GPUs and nodes without ({without}): use --devices cpu, or"
+            " a cluster with only GPU nodes"
         )
     if reasons:
         raise UsageError(*reasons)
@@ -123,8 +123,8 @@ def _probe(address: str, spec: DeviceSpec | None) -> dict[str, Any]:
         )
     except subprocess.TimeoutExpired:
         raise UsageError(
-            f"--ray-address {address}: the nodes have not said within {_PROBE_TIMEOUT_S:g} s what they have; look at"
-            " ray status"
+            f"--ray-address {address}: the nodes have not reported their devices within {_PROBE_TIMEOUT_S:g} s; look"
+            " at ray status"
         ) from None
     try:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -141,7 +141,7 @@ def _too_few(node: ClusterNode, devices: Sequence[Device]) -> Iterator[str]:
     gpus = sum(device.kind == "gpu" for device in devices)
     if node.cpus < len(devices):
         yield (
-            f"node {node.name}: {len(devices)} devices need as many CPUs of Ray, which has {node.cpus:g} there: start"
+            f"node {node.name}: {len(devices)} devices need as many CPUs in Ray, which has {node.cpus:g} there: start"
             f" it with --num-cpus={len(devices)}, or use fewer with --devices"
         )
     if node.gpus < gpus:

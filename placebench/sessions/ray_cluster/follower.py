@@ -63,7 +63,7 @@ class Follower:
             if self.table.knows(node):  # not so when the launch has failed before its clock was measured
                 self._write(node, lines)
         if self._failed:
-            print(f"what was sampled could not all be written, device figures are missing: {self._failed}", flush=True)
+            print(f"not all samples could be written, so device figures are missing: {self._failed}", flush=True)
 
     def _follow(self) -> None:
         due = time.monotonic() + _MEASURE_EVERY_S

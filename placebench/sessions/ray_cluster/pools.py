@@ -94,5 +94,5 @@ def refuse_lost_nodes(ray_ids: Mapping[str, str]) -> None:
     if gone:
         raise NodeLostError(
             f"node {' and '.join(gone)} has left the Ray cluster since the run was checked: bring it back, or start a"
-            " run on what is there"
+            " run on the other nodes"
         )

@@ -36,7 +36,7 @@ def connection_error(error: Exception) -> str:
     if "InvalidAuthToken" in f"{error} {error.__cause__}":
         return (
             "the cluster asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH as where"
-            " it was started"
+            " the cluster was started"
         )
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return f"cannot join the cluster: {first}; start placebench on one of its nodes"
