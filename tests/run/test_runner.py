@@ -302,7 +302,7 @@ def test_a_working_directory_that_vanishes_meanwhile_is_one_line(
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    with pytest.raises(PlacebenchError, match=r"^the working directory was moved or removed .*: cd to one that is"):
+    with pytest.raises(PlacebenchError, match=r"^the working directory was moved or removed .*: cd to one that exists"):
         run(plan(tmp_path / "runs"), f"steps(); os.rmdir({str(here)!r})")
     assert set(statuses(next((tmp_path / "runs").iterdir())).values()) == {"done"}
     assert_nothing_left(temp)
