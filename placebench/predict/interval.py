@@ -42,6 +42,8 @@ class PredictionClass(StrEnum):
     """Devices of another kind, scaled by their data sheets."""
     OTHER_JOB = "job of yours"
     """A job whose work is not known, on other numbers of devices than it was measured on."""
+    MORE_DEVICES = "more devices"
+    """Many times more of them than were measured, in one node."""
     OTHER_ENGINES = "other engines"
     """Engines of as many devices as none of those measured had."""
     MORE_NODES = "more nodes"

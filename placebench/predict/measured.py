@@ -30,6 +30,8 @@ class Measured:
     """Whether it was part of a launch's steps; else a benchmark's."""
     is_of_device: bool
     """Whether it ran on devices like those that are asked about."""
+    is_shipped: bool
+    """Whether it comes with placebench, measured on another host than whatever is asked about."""
     crosses: bool
     """Whether its devices were of several nodes."""
     cores_took: float
@@ -40,6 +42,7 @@ def measured_phases(
     file: CalibrationFile,
     *,
     is_of_device: bool,
+    is_shipped: bool,
     is_same: Callable[[MeasuredCase], bool],
     cores_took: Callable[[MeasuredCase], float],
 ) -> Iterator[Measured]:
@@ -48,6 +51,7 @@ def measured_phases(
     Args:
         file: the calibration.
         is_of_device: whether it is of devices like those that are asked about.
+        is_shipped: whether it is one of the calibrations that are shipped.
         is_same: whether a case is of the work that is asked about.
         cores_took: how many times as long the cores took, while a case was measured, as on average.
     """
@@ -62,7 +66,7 @@ def measured_phases(
                 nodes = file.nodes if phase.devices > file.device_count // file.nodes else 1
                 work = _work_of(case, phase, nodes, workload, file) if peak else None
                 parts = _parts_of(case, phase, work, peak, file).on_cores(times) if work and peak else None
-                yield Measured(phase, work, parts, is_asked, is_of_launch, is_of_device, nodes > 1, times)
+                yield Measured(phase, work, parts, is_asked, is_of_launch, is_of_device, is_shipped, nodes > 1, times)
 
 
 def tells_devices(case: MeasuredCase, phase: MeasuredPhase) -> bool:

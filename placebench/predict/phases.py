@@ -3,7 +3,8 @@
 In this order: what was measured of the same work on as many devices; of the same work on other numbers, by what its
 kernels and the rest of it take, or without a trace of kernels and with several numbers measured by a + b/n (Amdahl
 1967), fitted with neither a nor b below 0; else by the parts of `predict.parts`, scaled to all that was measured, and
-corrected by what was measured of nearly the same work on as many devices (`predict.nearby`).
+corrected by what was measured of nearly the same work on as many devices (`predict.nearby`). What is shipped counts as
+the same work only where no run has it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from placebench.predict.amdahl import amdahl_seconds
 from placebench.predict.estimating import Observation, estimate_factors
 from placebench.predict.gaps import StepGaps, step_gaps
 from placebench.predict.kernels import engine_kernels
+from placebench.predict.known import is_shipped
 from placebench.predict.measured import Measured, engine_size, measured_phases, sequences_at_once
 from placebench.predict.nearby import Neighbor, correction, distance
 from placebench.predict.parts import CPU_SPREAD, Array, PhaseParts, factors_of, parts_of, split
@@ -163,6 +165,8 @@ class PhaseModel:
 
     def _find(self, name: str, devices: int, nodes: int, shared_by: int) -> PhaseSeconds:
         same = [one for one in self._measured(name) if one.is_same and engine_size(one.phase) == shared_by]
+        # What is shipped was measured on another host: what a run has of the same work goes before it.
+        same = [one for one in same if not one.is_shipped] or same
         alike = [one for one in same if one.crosses == (nodes > 1)]
         if exact := [one for one in alike if one.phase.devices == devices]:
             return _mean([self._on_cores(name, one) for one in exact])
@@ -243,7 +247,14 @@ class PhaseModel:
         found: dict[str, list[Measured]] = {}
         for file in self.calibrations:
             of_device = self._is_of_device(file)
-            for one in measured_phases(file, is_of_device=of_device, is_same=self.is_same, cores_took=self._cores_took):
+            phases = measured_phases(
+                file,
+                is_of_device=of_device,
+                is_shipped=is_shipped(file),
+                is_same=self.is_same,
+                cores_took=self._cores_took,
+            )
+            for one in phases:
                 found.setdefault(one.phase.name, []).append(one)
         return found
 
@@ -303,11 +314,18 @@ class PhaseModel:
 
     @cached_property
     def _cases(self) -> tuple[list[MeasuredCase], list[MeasuredCase]]:
-        """The cases of this work, and those of other work."""
-        found: tuple[list[MeasuredCase], list[MeasuredCase]] = [], []
-        for case in (case for file in self.calibrations for case in file.cases):
-            found[0 if self.is_same(case) else 1].append(case)
-        return found
+        """The cases of this work, shipped ones only where no other is there, and those of other work."""
+        same, shipped, others = list[MeasuredCase](), list[MeasuredCase](), list[MeasuredCase]()
+        for file in self.calibrations:
+            of_same = shipped if is_shipped(file) else same
+            for case in file.cases:
+                (of_same if self.is_same(case) else others).append(case)
+        return same or shipped, others
+
+    @property
+    def same_cases(self) -> Sequence[MeasuredCase]:
+        """The cases of this work that its times are made of."""
+        return self._cases[0]
 
     def _work(self, name: str, devices: int, nodes: int, shared_by: int) -> RankWork | None:
         """What a phase has to do; None where that is not known, or not what its devices can do at best."""

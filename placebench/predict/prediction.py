@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isnan, sqrt
+from math import isnan, log, sqrt
 
 from placebench.predict.classing import class_of
 from placebench.predict.interval import (
@@ -55,11 +55,10 @@ class Prediction:
     """Of a device for an hour; None where nobody gave it."""
 
     @property
-    def is_measured(self) -> bool:
-        """Whether each of its phases was measured, so that nothing is computed but how they follow each other."""
-        return self.kind is PredictionClass.SAME_RUN and all(
-            one.basis is Basis.MEASURED for one in self.step.phases.values()
-        )
+    def was_run(self) -> bool:
+        """Whether the placement itself was measured, so that nothing but its launches tells how far it may be off."""
+        is_measured = all(one.basis is Basis.MEASURED for one in self.step.phases.values())
+        return self.launches > 0 and self.kind is PredictionClass.SAME_RUN and is_measured
 
     @property
     def placement(self) -> Placement:
@@ -126,7 +125,7 @@ class Predictions:
         ratio = one.step.seconds / best.step.seconds
         if self.single_launches(one):
             return None
-        if all(each.is_measured and each.noise and each.noise.round_steps for each in (best, one)):
+        if all(each.was_run and each.noise and each.noise.round_steps for each in (best, one)):
             assert best.noise is not None
             assert one.noise is not None
             return run_ratio_interval(ratio, best.noise, one.noise)
@@ -138,7 +137,7 @@ class Predictions:
         0 where one of them was not run.
         """
         both = (self.fastest, one)
-        return sum(each.launches == 1 for each in both) if all(each.is_measured for each in both) else 0
+        return sum(each.launches == 1 for each in both) if all(each.was_run for each in both) else 0
 
 
 def predict(
@@ -165,7 +164,7 @@ def predict(
         memory = model.memory(placement) if model.phases.workload and model.phases.shapes else {}
         runs = sum(case.launches for case in _own(model, placement))
         one = Prediction(step, kind, error, None, memory, noise, runs, _tokens(model, placement), price)
-        errs = ClassError(kind, LEAST_CASES, 0.0, 0.0, 0.0, 0.0) if one.is_measured else error
+        errs = ClassError(kind, LEAST_CASES, 0.0, 0.0, 0.0, 0.0) if one.was_run else error
         found.append(replace(one, interval=step_interval(step.seconds, errs, spread, launches, noise)))
     return Predictions(tuple(found))
 
@@ -181,17 +180,28 @@ def launch_spread(model: StepModel) -> tuple[float, int]:
 def launch_noise(model: StepModel, placement: Placement) -> LaunchNoise | None:
     """How the launches vary that a placement of the measured work is predicted from; None where nothing tells."""
     phases, own = model.phases_of(placement), _own(model, placement)
-    cases = [case for file in phases.calibrations for case in file.cases if phases.is_same(case)]
-    found = _pooled(cases, sum(case.launches for case in own) or max((case.launches for case in cases), default=1))
-    # Rounds of several runs are not the same ones.
-    return replace(found, round_steps=own[0].round_steps) if found and len(own) == 1 else found
+    cases = phases.same_cases
+    launches = sum(case.launches for case in own) or max((case.launches for case in cases), default=1)
+    if len(own) > 1:
+        # Rounds of several runs are not the same ones, and the runs differ from each other too.
+        return _across_runs(own)
+    found = _pooled(cases, launches)
+    return replace(found, round_steps=own[0].round_steps) if found and own else found
+
+
+def _across_runs(cases: Sequence[MeasuredCase]) -> LaunchNoise:
+    """How all launches of a placement vary about their common mean that were measured in several runs."""
+    known = [(log(case.step_s), case.launches, case.launch_sd or 0.0) for case in cases if case.step_s]
+    launches = sum(count for _, count, _ in known)
+    mean = sum(count * step for step, count, _ in known) / launches
+    squares = sum((count - 1) * sd**2 + count * (step - mean) ** 2 for step, count, sd in known)
+    return LaunchNoise(sqrt(squares / (launches - 1)), launches - 1, launches)
 
 
 def _own(model: StepModel, placement: Placement) -> list[MeasuredCase]:
     """The launches of a placement itself, with the work that is asked about."""
     phases = model.phases_of(placement)
-    cases = (case for file in phases.calibrations for case in file.cases)
-    return [case for case in cases if case.name == placement.name and phases.is_same(case)]
+    return [case for case in phases.same_cases if case.name == placement.name and case.step_s]
 
 
 def _pooled(cases: Sequence[MeasuredCase], launches: int) -> LaunchNoise | None:

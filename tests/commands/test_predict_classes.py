@@ -95,8 +95,49 @@ def test_launches_that_two_calibrations_have_count_once() -> None:
     keys = ("step_s", "low_s", "high_s", "prediction_class")
     for one, other in zip(both.placements, once.placements, strict=True):
         assert [getattr(one, key) for key in keys] == [getattr(other, key) for key in keys]
-    (alone,) = predicted("--from", f"h200,{run}", "--placements", "standard").placements
-    assert alone.prediction_class == "other model"
+
+
+def test_a_run_beside_what_is_shipped_is_neither_outvoted_by_it_nor_vouches_for_it() -> None:
+    run = REFERENCE / "ppo-1.5b"
+    words = ("--placements", "standard")
+    (alone,) = predicted("--from", run, *words).placements
+    (beside,) = predicted("--from", f"{run},h200", *words).placements
+    assert (beside.prediction_class, beside.step_s) == ("same run", alone.step_s)
+    (shipped,) = predicted("--from", "h200", *words).placements
+    assert shipped.prediction_class == "other host"
+    # A job of the user's on such GPUs, and a run of another model, say nothing of the host that was measured.
+    for other in (REFERENCE / "verl", REFERENCE / "ppo-7b"):
+        (one,) = predicted("--from", f"h200,{other}", *words).placements
+        assert one.prediction_class == "other host"
+
+
+def test_a_placement_that_was_not_run_errs_as_others_did() -> None:
+    words = ("--placements", "standard,standard/staleness=1", "--from", REFERENCE / "ppo-1.5b")
+    run, other = predicted(*words).placements
+    assert (other.prediction_class, other.step_s) == ("same run", run.step_s)
+    assert run.low_s is not None
+    assert other.low_s is not None
+    assert run.step_s / run.low_s < 1.02
+    assert other.step_s / other.low_s > 1.05
+
+
+def test_runs_of_the_same_placement_that_differ_widen_its_interval() -> None:
+    runs = [REFERENCE / name for name in ("ppo-7b", "ppo-7b-traced")]
+    first, other = (predicted("--from", one, "--placements", "standard").placements[0] for one in runs)
+    (both,) = predicted("--from", ",".join(map(str, runs)), "--placements", "standard").placements
+    assert first.low_s is not None
+    assert both.low_s is not None
+    assert both.high_s is not None
+    assert first.step_s < both.step_s < other.step_s
+    assert both.step_s / both.low_s > 1.02 > first.step_s / first.low_s
+
+
+def test_many_times_more_devices_than_were_measured_have_no_interval() -> None:
+    words = ("--from", REFERENCE / "ppo-1.5b", "--placements", "standard", "--devices")
+    (within,) = predicted(*words, "gpu:16").placements
+    assert within.prediction_class == "other size"
+    (beyond,) = predicted(*words, "gpu:32").placements
+    assert (beyond.prediction_class, beyond.low_s, beyond.held_out_cases) == ("more devices", None, 0)
 
 
 def test_the_same_run_by_another_path_is_refused() -> None:
