@@ -152,6 +152,9 @@ def _notes(files: "Sequence[CalibrationFile]", devices: "Sequence[Device]", *, i
     node = max(Counter(one.node for one in devices).values())
     if devices[0].kind == "gpu" and node > max(_USUAL_NODE, *(file.device_count // file.nodes for file in files)):
         notes.append(f"{node} GPUs are taken to share the links of one node; gpu:8x2 would be two nodes of eight")
+    most = max(file.device_count for file in files)
+    if node == len(devices) > most:
+        notes.append(f"{node} devices, at most {most} were measured: few held-out cases are of more than were measured")
     return notes
 
 

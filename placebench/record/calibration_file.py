@@ -5,15 +5,16 @@ whoever predicts (`predict.phases`). `RunFolder.calibration_file` is another one
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from placebench.errors import UsageError
 from placebench.record.parts import Bytes, Record, RecordFile, Seconds, Steps
 from placebench.record.run_file import recorded_version
 from placebench.spec.devices import Kind
 from placebench.spec.legible import shown
+from placebench.spec.phases import GEN
 from placebench.spec.reading import parse_json, read_text
 from placebench.spec.shapes import JobShapes
 
@@ -86,6 +87,13 @@ class MeasuredCase(Record):
         if not all(type(size) is int and size > 0 for size in sizes):
             raise ValueError("workload.batch: no sizes of a batch")
         return workload
+
+    @model_validator(mode="after")
+    def _generates(self) -> Self:
+        """A step of placebench's own job, the only one whose workload is known, generates in any case."""
+        if self.workload and self.step_s is not None and not any(p.name == GEN and p.seconds for p in self.phases):
+            raise ValueError(f"{shown(self.name)}: a step without the time of {GEN}")
+        return self
 
 
 class CalibrationFile(RecordFile):

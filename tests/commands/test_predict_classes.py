@@ -134,8 +134,10 @@ def test_runs_of_the_same_placement_that_differ_widen_its_interval() -> None:
 
 def test_many_times_more_devices_than_were_measured_have_no_interval() -> None:
     words = ("--from", REFERENCE / "ppo-1.5b", "--placements", "standard", "--devices")
-    (within,) = predicted(*words, "gpu:16").placements
-    assert within.prediction_class == "other size"
+    content = predicted(*words, "gpu:16")
+    assert [one.prediction_class for one in content.placements] == ["other size"]
+    said = "16 devices, at most 4 were measured: few held-out cases are of more than were measured"
+    assert said in content.notes
     (beyond,) = predicted(*words, "gpu:32").placements
     assert (beyond.prediction_class, beyond.low_s, beyond.held_out_cases) == ("more devices", None, 0)
 

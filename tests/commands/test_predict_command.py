@@ -201,6 +201,7 @@ def test_replicas_are_predicted_with_whole_models() -> None:
         (("--from", "broken.json"), "cannot read it as JSON"),
         (("--from", "other.json"), "not a calibration: make one with placebench predict"),
         (("--from", "newer.json"), "written by a newer placebench"),
+        (("--from", "idle.json"), "'standard': a step without the time of gen"),
         (("--from", "h100,h200", "--gpu", "H200", "--out", "x.json"), "2 calibrations are named with --from: name one"),
         (("--from", "h200", "--out", "x.json", "--json", "x.json"), "both name x.json"),
     ],
@@ -210,6 +211,8 @@ def test_a_wrong_call_is_told_in_one_line(arguments: tuple[str, ...], said: str)
     shipped_calibrations()["h100"].model_copy(update=unknown).write(Path("rtx.json"))
     Path("bert").mkdir()
     Path("bert/config.json").write_text(json.dumps({"model_type": "bert"}))
+    idle = shipped_calibrations()["h100"].model_dump_json().replace('"name":"gen"', '"name":"gne"')
+    Path("idle.json").write_text(idle)
     Path("broken.json").write_text("{")
     Path("other.json").write_text("{}")
     Path("newer.json").write_text(json.dumps({"schema_version": 2}))
