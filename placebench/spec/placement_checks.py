@@ -14,7 +14,7 @@ from placebench.spec.legible import shown
 from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.presets import LEARNERS
 from placebench.spec.shapes import ModelShape, model_shape
-from placebench.spec.text import few, slug
+from placebench.spec.text import few, plural, slug
 from placebench.spec.workload import MOST, Batch, EngineSize, Workload, placed_workload
 
 _ENGINE_SIZE = "rollout.tensor_parallel_size"
@@ -112,8 +112,7 @@ def _unusable_engines(placement: Placement, workload: Workload) -> Iterator[str]
         return
     if any(count % shared_by for count in pool.counts):
         yield (
-            f"{_on_nodes(pool)} generate and cannot be divided into engines of {shared_by} devices, each whole on one"
-            f" node; {where}"
+            f"{_on_nodes(pool)} cannot be divided into engines of {shared_by} devices, each whole on one node; {where}"
         )
     # A model whose shape is not known is refused by the check of the workload.
     if shape := Reasons().attempt(lambda: model_shape(workload.model)):
@@ -129,8 +128,8 @@ def _engine_size_key(placement: Placement) -> str:
 
 def _on_nodes(pool: Pool) -> str:
     if len(pool.counts) == 1:
-        return f"{pool.size} devices"
-    return few((f"{count} devices on {where}" for where, count in on_nodes(pool.counts) if count), " and ")
+        return plural(pool.size, "device")
+    return few((f"{plural(count, 'device')} on {where}" for where, count in on_nodes(pool.counts) if count), " and ")
 
 
 def undivided_heads(shape: ModelShape, model: str, shared_by: int) -> Iterator[str]:

@@ -302,7 +302,7 @@ def test_what_cannot_fit_on_the_host_is_refused_with_its_parts(tmp_path: Path, m
 def test_an_engine_that_the_devices_cannot_share_is_refused(tmp_path: Path) -> None:
     rollout = {"rollout": {"backend": "vllm", "tensor_parallel_size": 2}}
     found = reasons(request(tmp_path, devices="cpu:3", placements="standard", workload=rollout))
-    assert any("3 devices generate and cannot be divided into engines of 2 devices" in line for line in found)
+    assert any("3 devices cannot be divided into engines of 2 devices" in line for line in found)
     eight = {"rollout": {"backend": "vllm", "tensor_parallel_size": 8}}
     assert any(
         "does not divide the 4 attention heads of tiny" in line for line in reasons(request(tmp_path, workload=eight))
