@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from placebench.commands.calibrated_job import job_words
 from placebench.commands.options import WORKLOAD_KEYS
 from placebench.errors import UsageError
 from placebench.report.deciding import DecidingRun
@@ -35,11 +36,9 @@ def deciding_run(
     """
     asked, hint = _devices(devices)
     if workload is None:
-        command = next((file.command for file in files if file.command), ())
-        # That of a shared run names no job, nor does one that has gone on.
-        if tuple(command[1:2]) != ("run",) or not any(word.partition("=")[0] == "--job" for word in command):
+        if not (started := job_words(files)):
             return DecidingRun(None)
-        words = tuple(_without_choices(command[2:], (*_CHOICES, "--devices") if names_devices else _CHOICES))
+        words = tuple(_without_choices(started, (*_CHOICES, "--devices") if names_devices else _CHOICES))
         end = words.index("--") if "--" in words else len(words)
         added = ("--devices", asked) if names_devices else ()
         return DecidingRun((*words[:end], *added, *words[end:]), hint=hint if names_devices else "")

@@ -63,9 +63,9 @@ def predict(
     if out is not None and len(asked.calibrations) > 1:
         raise UsageError(f"--out {out}: {len(asked.calibrations)} calibrations are named with --from: name one")
     chosen = (
-        measured_placements(asked.calibrations, asked.devices, asked.workload)
+        measured_placements(asked.calibrations, asked.devices, asked.workload, asked.job)
         if words is None
-        else named_placements(words, asked.devices, asked.workload)
+        else named_placements(words, asked.calibrations, asked.devices, asked.workload, asked.job)
     )
     placements = tuple(chosen.placements.values())
     with explain_lookups(asked.devices[0].name, is_known_work=asked.workload is not None):

@@ -11,6 +11,7 @@ from placebench.errors import UsageError
 from placebench.spec.text import listing
 
 if TYPE_CHECKING:
+    from placebench.jobs.job import Job
     from placebench.predict.step import StepModel
     from placebench.record.calibration_file import CalibrationFile
     from placebench.report.predicted import Question
@@ -74,6 +75,8 @@ class AskedPrediction:
     calibrations: "tuple[CalibrationFile, ...]"
     workload: "Workload | None"
     """None of a job of the user's."""
+    job: "Job | None"
+    """The user's job; None of placebench's own, and where it is not known how it is started."""
     devices: "tuple[Device, ...]"
     steps: "StepModel"
     elsewhere: bool
@@ -88,6 +91,7 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     Raises:
         UsageError: one line for every reason why nothing can be predicted.
     """
+    from placebench.commands.calibrated_job import calibrated_job
     from placebench.commands.deciding import deciding_run
     from placebench.commands.run_options import read_request
     from placebench.predict.asking import (
@@ -121,7 +125,8 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     steps = step_model(distinct, workload, devices)
     deciding = deciding_run(workload, devices, files, names_devices=given.get("devices") is not None)
     question = Question(tuple(file.source for file in files), workload, devices, tuple(notes), deciding)
-    return AskedPrediction(files, workload, devices, steps, is_shipped, question)
+    job = calibrated_job(files) if workload is None else None
+    return AskedPrediction(files, workload, job, devices, steps, is_shipped, question)
 
 
 def _notes(files: "Sequence[CalibrationFile]", devices: "Sequence[Device]", *, is_shipped: bool) -> "list[str]":

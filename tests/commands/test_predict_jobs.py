@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from invoking import invoke as invoke_any
 from layouts import SPLIT, STANDARD
 from predicting import deciding, invoke, predicted
 from synthetic_run import SyntheticRun
@@ -32,12 +33,16 @@ def write_run_of_job(*names: str, is_placed: bool = True, has_spans: bool = True
             spans.write_text("".join(lines))
 
 
+def started_by(*words: str) -> None:
+    """Record that the run was started by such a command."""
+    path = Path("runs/20260101T000000Z-a/run.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": ["/bin/placebench", "run", *words]}))
+
+
 def test_the_command_that_decides_of_a_job_of_the_users_is_its_own() -> None:
     write_run_of_job()
-    path = Path("runs/20260101T000000Z-a/run.json")
     own = ["--job", "verl", "--devices=cpu:2", "--", "bash", "my run.sh", "--rounds", "7"]
-    command = ["/bin/placebench", "run", "--placements", "a,b", "--rounds=2", "--name", "x", *own]
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": command}))
+    started_by("--placements", "a,b", "--rounds=2", "--name", "x", *own)
     arguments = ("--from", "latest", "--placements", "split,split:1+1")
     result = invoke(*arguments, "--out", "c.json")
     assert deciding(result.output) == ["run", "--placements", "split,split:1+1", "--rounds", "3", *own]
@@ -73,3 +78,38 @@ def test_a_job_whose_placements_are_names_of_its_own_tells_of_no_other() -> None
         result = invoke("--from", "latest", *words)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
         assert "it is not known which roles of 'plain' and 'fast' work on which devices" in result.stderr
+
+
+TRL = ("--job", "trl", "--", "torchrun", "train.py", "--model_name_or_path", "m")
+NO_CRITIC = "placement 'split': TRL's trainers have no critic, and keep reference and reward in the trainer's ranks;"
+
+
+def test_placements_that_the_jobs_framework_cannot_have_are_refused_as_by_a_run() -> None:
+    write_run_of_job()
+    started_by("--placements", "standard,split", *TRL)
+    words = ("--devices", "cpu:4", "--placements", "standard,split,ddp:2")
+    result, of_run = invoke("--from", "latest", *words), invoke_any("run", *words, *TRL, "--dry-run")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 2), result.output
+    assert NO_CRITIC in result.stderr
+    assert "placement 'ddp:2': how a model lies on its ranks is in TRL's own configuration" in result.stderr
+    for line in result.stderr.splitlines():
+        assert line in of_run.stderr
+
+
+def test_placements_that_the_jobs_framework_cannot_have_are_left_out_where_none_is_named() -> None:
+    write_run_of_job()
+    started_by(*TRL)
+    content = predicted("--from", "latest", "--devices", "cpu:4")
+    assert [one.placement for one in content.placements] == ["standard"]
+    assert any(note.startswith(f"left out: {NO_CRITIC}") for note in content.notes)
+    # A placement that the job had on as many devices is possible, whatever its scripts, which may be elsewhere, say.
+    assert [one.placement for one in predicted("--from", "latest").placements] == ["standard", "split"]
+
+
+@pytest.mark.parametrize(
+    "words", [("--job", "there.yaml"), ("--job", "trl", "--unknown", "--", "torchrun"), ("--job", "gone")]
+)
+def test_of_a_job_whose_file_or_version_is_not_here_any_placement_is_predicted(words: tuple[str, ...]) -> None:
+    write_run_of_job()
+    started_by(*words)
+    predicted("--from", "latest", "--devices", "cpu:4", "--placements", "split,standard/staleness=1")
