@@ -31,6 +31,8 @@ _OF_THE_HOST = frozenset(
 
 # What writing to an open stream meets; such an error names no file.
 OF_A_STREAM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
+# Where click's context keeps that some output could not be written.
+_UNWRITTEN = f"{__name__}.unwritten"
 
 
 class PlacebenchGroup(click.Group):
@@ -46,9 +48,11 @@ class PlacebenchGroup(click.Group):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click does."""
+        """As click does; a command whose output could not be written does not end with 0."""
         with _closed_pipes_past_click():
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+        ended_well = not (isinstance(result, int) and result)
+        return USAGE if ended_well and _UNWRITTEN in ctx.meta else result
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run the command line and exit."""
@@ -162,6 +166,8 @@ def _is_there(folder: Callable[[], str]) -> bool:
 def readers_may_leave(instead: str = "") -> Iterator[None]:
     """Let a command go on whose output nobody takes any more: its exit code says all the same how it ended.
 
+    So it does where the output cannot be written, as to a full disk, but for 0, which becomes 2.
+
     Args:
         instead: what to say where the output cannot be written, such as where else it is.
     """
@@ -175,6 +181,8 @@ def readers_may_leave(instead: str = "") -> Iterator[None]:
             raise
         drop_stdout()
         fail(USAGE, f"cannot write to standard output: {error.strerror}{instead}")
+        if context := click.get_current_context(silent=True):
+            context.meta[_UNWRITTEN] = True
 
 
 def drop_stdout() -> None:

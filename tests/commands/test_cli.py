@@ -319,17 +319,38 @@ def test_a_full_disk_under_stdout_is_one_line(arguments: str, unbuffered: str) -
     assert (done.returncode, done.stderr) == (2, message)
 
 
-def test_a_finished_run_keeps_its_exit_code_when_its_report_cannot_be_printed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "predict --gpu H200 --model qwen2.5-0.5b --devices gpu:2 --json made",
+        "search --gpu H200 --model qwen2.5-0.5b --devices gpu:1 --json made",
+        "placements --devices cpu:2",
+        "export run --to csv --out made",
+        "check run:split --baseline before:split --min-launches 2 --json made",
+    ],
+)
+def test_what_goes_on_when_its_output_cannot_be_written_does_not_end_with_0(tmp_path: Path, command: str) -> None:
+    SyntheticRun(rounds=2).write(tmp_path / "run")
+    SyntheticRun(rounds=2, started="2025-12-31T10:00:00Z").write(tmp_path / "before")
+    shell = f"{PYTHON} -m placebench {command} > /dev/full"
+    done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, check=False)
+    lines = {line for line in done.stderr.splitlines() if "standard output" in line}
+    assert (done.returncode, lines) == (2, {"placebench: cannot write to standard output: No space left on device"})
+    assert (tmp_path / "made").exists() == ("made" in command)
+
+
+def test_a_finished_run_whose_report_cannot_be_printed_says_where_it_is(tmp_path: Path) -> None:
     run = SyntheticRun(rounds=2).write(tmp_path / "run")
     program = (
-        "from pathlib import Path; from placebench.commands.start import _report;"
-        f" _report(Path({str(run)!r}), verbose=False)"
+        "from pathlib import Path; from placebench.cli import main;"
+        " from placebench.commands.start import _report;"
+        f" main.command('finish')(lambda: _report(Path({str(run)!r}), verbose=False)); main(['finish'])"
     )
     done = subprocess.run(
         ["bash", "-c", f"{PYTHON} -c {shlex.quote(program)} > /dev/full"], capture_output=True, text=True, check=False
     )
     message = f"placebench: cannot write to standard output: No space left on device; the report is in {run}\n"
-    assert (done.returncode, done.stderr) == (0, message)
+    assert (done.returncode, done.stderr) == (2, message)
     assert (run / "report.md").is_file()
 
 
