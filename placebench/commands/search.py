@@ -1,5 +1,6 @@
 """The fastest placements on given devices, from what was measured."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from placebench.commands.outputs import OutputPath, writing
 from placebench.commands.predicting import AskedPrediction, prediction_options, read_asked
 from placebench.errors import UsageError
 from placebench.spec.legible import shown
+from placebench.spec.text import few
 
 if TYPE_CHECKING:
     from placebench.spec.placement import Placement
@@ -102,6 +104,7 @@ def search(
         )
     if write is not None and found.files:
         with writing("--write", write):
+            _refuse_others(write, found.files)
             write.mkdir(parents=True, exist_ok=True)
             for name, text in found.files.items():
                 write_output(write / name, text)
@@ -115,6 +118,22 @@ def search(
     if json_path is not None:
         with writing("--json", json_path):
             write_output(json_path, search_file(found, question).model_dump_json(indent=1) + "\n")
+
+
+def _refuse_others(folder: Path, files: Mapping[str, str]) -> None:
+    """Keep what is in a folder under the names of files that are to be written to it.
+
+    Raises:
+        UsageError: some of them are there with another content.
+    """
+    there = {name: folder / name for name in files if (folder / name).exists()}
+    others = [name for name, path in there.items() if not path.is_file() or path.read_bytes() != files[name].encode()]
+    if others:
+        is_one = len(others) == 1
+        raise UsageError(
+            f"--write {folder}: {few(others, ', ')} {'is' if is_one else 'are'} there with other content: remove"
+            f" {'it' if is_one else 'them'}, or name another folder"
+        )
 
 
 def _now(word: str | None, asked: AskedPrediction) -> "Placement | None":

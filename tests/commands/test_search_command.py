@@ -231,3 +231,20 @@ def test_nothing_is_written_where_words_say_all() -> None:
     result = invoke("--from", REFERENCE / "ppo-1.5b-placements", "--max-staleness", 1, "--write", "files")
     assert "each of these placements has a word, so --write has written no file" in " ".join(result.output.split())
     assert not Path("files").exists()
+
+
+def test_a_file_that_is_there_with_other_content_is_not_written_over() -> None:
+    words = ("--from", REFERENCE / "ppo-7b", "--write", "files")
+    assert invoke(*words).exit_code == 0
+    first, *others = sorted(Path("files").iterdir())
+    assert others, "else it cannot be told that nothing was written before"
+    assert invoke(*words).exit_code == 0  # each is the same
+    first.write_text("mine")
+    for path in others:
+        path.unlink()
+    result = invoke(*words)
+    assert result.stderr == (
+        f"placebench: --write files: {first.name} is there with other content: remove it, or name another folder\n"
+    )
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert [path.read_text() for path in Path("files").iterdir()] == ["mine"]
