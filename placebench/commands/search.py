@@ -79,6 +79,8 @@ def search(
     from placebench.record.writing import write_output
     from placebench.report.found import print_found, search_file
 
+    if write is not None and "," in str(write):
+        raise UsageError(f"--write {shown(str(write))}: --placements is split at commas: name a folder without one")
     asked = read_asked(given)
     if asked.workload is None:
         raise UsageError(

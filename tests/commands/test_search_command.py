@@ -206,6 +206,10 @@ def test_the_placement_that_there_is_has_a_row_once_wherever_it_ranks(now: str) 
             "--write job.json: cannot write it: File exists",
         ),
         (
+            ("--from", REFERENCE / "ppo-7b", "--write", "with,comma"),
+            "--write 'with,comma': --placements is split at commas: name a folder without one",
+        ),
+        (
             ("--from", REFERENCE / "ppo-1.5b-placements", "--json", "not/there.json"),
             "--json not/there.json: cannot write it: No",
         ),
