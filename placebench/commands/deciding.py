@@ -34,18 +34,44 @@ def deciding_run(
         files: by which it was predicted.
         names_devices: whether the user has said which devices, so that a job of theirs is to have others than it had.
     """
-    asked, hint = _devices(devices)
     if workload is None:
-        if not (started := job_words(files)):
-            return DecidingRun(None)
-        words = tuple(_without_choices(started, (*_CHOICES, "--devices") if names_devices else _CHOICES))
-        end = words.index("--") if "--" in words else len(words)
-        added = ("--devices", asked) if names_devices else ()
-        return DecidingRun((*words[:end], *added, *words[end:]), hint=hint if names_devices else "")
+        return _of_users_job(devices, files, names_devices=names_devices)
+    asked, hint = _devices(devices, over_nodes="--ray-address auto --devices {}")
     options, short = (
         (*workload_options(one), "--devices", asked) for one in (workload, workload.model_copy(update=_SHORT))
     )
     return DecidingRun(options, short, hint)
+
+
+def _of_users_job(devices: Sequence[Device], files: "Sequence[CalibrationFile]", *, names_devices: bool) -> DecidingRun:
+    """Its own command, on other devices where these are asked for, or those that it had are not here."""
+    if not (started := job_words(files)):
+        return DecidingRun(None)
+    own = started[: started.index("--")] if "--" in started else started
+    address = _value_of("--ray-address", own)
+    on_cluster = f"--ray-address {address} --devices {{}}"
+    asked, hint = _devices(
+        devices,
+        on_node=on_cluster if address else "--devices {}",
+        over_nodes=on_cluster if address else "--devices {} in a SLURM job, or with --ray-address HOST:PORT",
+    )
+    if not names_devices and not hint:
+        return DecidingRun(tuple(_without_choices(started, _CHOICES)))
+    # A plan of devices that are described asks no cluster for them.
+    words = tuple(_without_choices(started, (*_CHOICES, "--devices", *(["--ray-address"] if hint else []))))
+    end = words.index("--") if "--" in words else len(words)
+    return DecidingRun((*words[:end], "--devices", asked, *words[end:]), hint=hint)
+
+
+def _value_of(option: str, words: Sequence[str]) -> str | None:
+    """The value that an option is given, the last one if there are several; None without."""
+    values = [
+        value if is_one else following
+        for word, following in zip(words, (*words[1:], ""), strict=True)
+        for name, is_one, value in [word.partition("=")]
+        if name == option
+    ]
+    return values[-1] if values else None
 
 
 def workload_options(workload: Workload) -> tuple[str, ...]:
@@ -91,8 +117,14 @@ def _text(key: str, value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _devices(devices: Sequence[Device]) -> tuple[str, str]:
-    """What `--devices` asks for, and what to mind: GPUs that are not on this host can be no more than planned for."""
+def _devices(devices: Sequence[Device], *, over_nodes: str, on_node: str = "--devices {}") -> tuple[str, str]:
+    """What `--devices` asks for, and what to mind: GPUs that are not on this host can be no more than planned for.
+
+    Args:
+        devices: that are asked about.
+        over_nodes: the options that ask for several nodes where these are, `{}` for the devices of each.
+        on_node: those that ask for one.
+    """
     from placebench.host.gpus import list_gpus
 
     nodes, first = devices_per_node(devices), devices[0]
@@ -103,7 +135,7 @@ def _devices(devices: Sequence[Device]) -> tuple[str, str]:
     if not several and sum(gpu.name == first.name for gpu in list_gpus().gpus) >= nodes[0]:
         return here, ""
     described = DeviceSpec(first.kind, nodes[0], len(nodes) if several else None, first.memory_bytes)
-    there = f"--ray-address auto --devices {here}" if several else f"--devices {here}"
+    there = (over_nodes if several else on_node).replace("{}", here)
     return str(described), f"add --dry-run to plan it here; on such devices write {there}"
 
 

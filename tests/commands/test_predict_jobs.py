@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from invoking import invoke as invoke_any
 from layouts import SPLIT, STANDARD
-from predicting import deciding, invoke, predicted
+from predicting import REFERENCE, deciding, invoke, predicted
 from synthetic_run import SyntheticRun
 
 from placebench.record.calibration_file import read_calibration
@@ -52,6 +52,39 @@ def test_the_command_that_decides_of_a_job_of_the_users_is_its_own() -> None:
         content.model_copy(update={"command": unknown}).write(Path("c.json"))
         shown = " ".join(invoke("--from", "c.json", "--placements", "split,split:1+1").output.split())
         assert "(by the job's own command, which is not known here, with): --placements split,split:1+1" in shown
+
+
+def planned(words: list[str]) -> str:
+    """What a dry run of a command says."""
+    end = words.index("--")
+    result = invoke_any(*words[:end], "--dry-run", *words[end:])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize(("asked", "size"), [((), 4), (("--devices", "gpu:8"), 8)])
+def test_the_command_that_decides_of_a_job_on_gpus_that_are_not_here_can_be_planned(
+    asked: tuple[str, ...], size: int
+) -> None:
+    result = invoke("--from", REFERENCE / "verl", "--placements", "standard,split:3+1", *asked)
+    hint = f"(add --dry-run to plan it here; on such devices write --devices gpu:{size}):"
+    assert hint in " ".join(result.output.split())
+    words = deciding(result.output)
+    assert words.count("--devices") == 1
+    assert f"{size} × GPU, 139 GiB each" in planned(words)
+
+
+@pytest.mark.parametrize("address", [("--ray-address", "head:6379"), ("--ray-address=head:6379",)])
+def test_a_plan_of_a_job_asks_no_cluster_that_is_not_here(address: tuple[str, ...]) -> None:
+    predicted("--from", REFERENCE / "verl", "--out", "gpus.json")
+    content = read_calibration(Path("gpus.json"))
+    job = ("--job", "verl", "--devices", "gpu:4", *address, "--", "python3", "-m", "verl.trainer.main_ppo")
+    content.model_copy(update={"command": ("placebench", "run", *job)}).write(Path("c.json"))
+    for devices, described in ("gpu:8", "8 × GPU"), ("gpu:8x2", "2 × 8 GPU"):
+        result = invoke("--from", "c.json", "--placements", "standard,split", "--devices", devices)
+        told = " ".join(result.output.split())
+        assert "on such devices write --ray-address head:6379 --devices gpu:8):" in told
+        assert described in planned(deciding(result.output))
 
 
 def test_a_job_of_the_users_tells_of_its_other_placements_by_its_spans() -> None:
