@@ -15,7 +15,7 @@ from placebench.spec.placement import Overlap, Placement, Pool, Role, Scaling
 from placebench.spec.presets import LEARNERS
 from placebench.spec.shapes import ModelShape, model_shape
 from placebench.spec.text import few, plural, slug
-from placebench.spec.workload import MOST, Batch, EngineSize, Workload, placed_workload
+from placebench.spec.workload import MOST_SEQUENCES, Batch, EngineSize, Workload, placed_workload
 
 _ENGINE_SIZE = "rollout.tensor_parallel_size"
 # Mini-batches above the one asked for, and below it: all of them up to 10,000 sequences, and beyond that near ones.
@@ -201,7 +201,7 @@ def _refused_batches(
         return
     whole, ranks = batch_factors(together, workload)
     way_out = "no batch can be shared equally by all placements; choose device counts with common factors"
-    if lcm(whole, ranks) <= MOST:
+    if lcm(whole, ranks) <= MOST_SEQUENCES:
         size, mini_batch = _nearest_sizes(batch, whole, ranks)
         way_out = f"try --batch-size {size} --mini-batch-size {mini_batch}"
     for placement, wrong in refused:
@@ -209,16 +209,17 @@ def _refused_batches(
 
 
 def _nearest_sizes(batch: Batch, whole: int, ranks: int) -> tuple[int, int]:
-    """The sizes of batch and mini-batch nearest to those asked for, by the factors between them.
+    """The sizes of batch and mini-batch that can be, nearest to those asked for by the factors between them.
 
     Args:
         batch: as asked for.
         whole: divides the batch.
         ranks: divide the mini-batch, which divides the batch.
     """
-    nearest, least = (0, 0), inf
     # Every size is a multiple of both, however large they are.
-    away = max(1.0, lcm(whole, ranks) / batch.size)
+    both = lcm(whole, ranks)
+    nearest, least = (max(1, batch.size // both) * both, ranks), inf
+    away = max(1.0, both / batch.size)
     above = ceil(batch.mini_batch_size / ranks) * ranks
     for mini_batches in (itertools.count(above, ranks), range(above - ranks, 0, -ranks)):
         for mini_batch in itertools.islice(mini_batches, _MOST_TRIED):
@@ -228,7 +229,7 @@ def _nearest_sizes(batch: Batch, whole: int, ranks: int) -> tuple[int, int]:
             step = lcm(whole, mini_batch)
             below = batch.size // step * step
             for size in (below + step, below):
-                if size and factor * _factor(size, batch.size) < least:
+                if 0 < size <= MOST_SEQUENCES and factor * _factor(size, batch.size) < least:
                     nearest, least = (size, mini_batch), factor * _factor(size, batch.size)
     return nearest
 
