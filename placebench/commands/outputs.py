@@ -28,6 +28,8 @@ class OutputPath(click.Path):
             what = "folder" if self._is_folder else "file"
             self.fail(f"it is empty: name a {what}, or check whether a variable is unset", param, ctx)
         path = Path(value)
+        if not self._is_folder and str(value) == "-":
+            self.fail("-: write /dev/stdout for standard output, or ./- for a file of this name", param, ctx)
         if not self._is_folder and path.is_dir():
             self.fail(f"{path}: cannot write it: Is a directory; name a file", param, ctx)
         return path

@@ -113,7 +113,7 @@ def read_asked(given: Mapping[str, Any]) -> AskedPrediction:
     sources = given.get("sources")
     files, is_shipped = (shipped_for(gpu), True) if sources is None else named_calibrations(sources)
     device = files[0].device if gpu is None else known_gpu(gpu)
-    devices = asked_devices(given.get("devices"), files, device, by_name=gpu is not None)
+    devices = asked_devices(given.get("devices"), files, device, by_name=gpu is not None, origin="--devices")
     workload = asked_workload(files, request.workload, request.origin)
     notes = [*_notes(files, devices, is_shipped=is_shipped), *unmeasured_settings(files, workload)]
     if (size := following_mini_batch(files, request.workload)) is not None:

@@ -78,21 +78,28 @@ def _words(name: str) -> set[str]:
 
 
 def asked_devices(
-    text: str | None, files: Sequence[CalibrationFile], name: str, *, by_name: bool
+    text: str | None, files: Sequence[CalibrationFile], name: str, *, by_name: bool, origin: str = "devices"
 ) -> tuple[Device, ...]:
     """The devices that are asked about: those described, else as many as were calibrated.
 
     Those of another GPU than was calibrated have the memory of its data sheet, where none is described.
+
+    Args:
+        text: what describes them; None for those that were calibrated.
+        files: the calibrations.
+        name: of the devices.
+        by_name: whether the user has named them.
+        origin: what to call the source of the text in a message.
     """
     file = next((one for one in files if one.device == name), files[0])
-    asked = DeviceSpec(file.kind, nodes=file.nodes) if text is None else parse_devices(text, "devices")
-    _refuse_untold(text, asked.kind, name, file, files, by_name=by_name)
+    asked = DeviceSpec(file.kind, nodes=file.nodes) if text is None else parse_devices(text, origin)
+    _refuse_untold(f"{origin} {text}", asked.kind, name, file, files, by_name=by_name)
     is_gpu = asked.kind == "gpu"
     usual = known_peak(name).memory_bytes if is_gpu and name != file.device else file.device_bytes
     memory = asked.memory_bytes or usual
     if not by_name and is_gpu and abs(memory - file.device_bytes) > _ALIKE * file.device_bytes:
         raise UsageError(
-            f"devices {text}: the calibration is of {file.device} with {file.device_bytes >> 30} GiB; say with gpu"
+            f"{origin} {text}: the calibration is of {file.device} with {file.device_bytes >> 30} GiB; say with gpu"
             " (--gpu NAME) which GPUs these are"
         )
     return tuple(
@@ -111,12 +118,12 @@ def asked_devices(
 
 
 def _refuse_untold(
-    text: str | None, kind: Kind, name: str, file: CalibrationFile, files: Sequence[CalibrationFile], *, by_name: bool
+    what: str, kind: Kind, name: str, file: CalibrationFile, files: Sequence[CalibrationFile], *, by_name: bool
 ) -> None:
     """Refuse devices of a kind of which calibrations tell nothing."""
     if kind != file.kind:
         raise UsageError(
-            f"devices {text}: the calibration is of {file.kind} devices ({file.device}): name one of {kind} devices"
+            f"{what}: the calibration is of {file.kind} devices ({file.device}): name one of {kind} devices"
         )
     if kind == "gpu" and not any(one.device == name or device_peak(one.device) for one in files):
         raise UsageError(

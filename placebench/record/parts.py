@@ -181,4 +181,4 @@ def plain_error(error: ValidationError) -> KeyError | ValueError:
     if first["type"] == "value_error":
         return ValueError(str(first["ctx"]["error"]))
     where = ".".join(str(part) for part in first["loc"])
-    return ValueError(f"{where}: {first['msg']}, not {shown(first['input'])}")
+    return ValueError(f"{where and f'{where}: '}{first['msg']}, not {shown(first['input'])}")

@@ -1,6 +1,6 @@
 """Calibrations as users name them: by a run, by what was shared of one, or by a file."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from placebench.compare.measure.calibrating import calibrate_by
@@ -11,9 +11,10 @@ from placebench.predict.asking import known_gpu
 from placebench.predict.known import counted_once, shipped_calibrations
 from placebench.record.calibration_file import CalibrationFile, read_calibration
 from placebench.record.folder import RunFolder
-from placebench.record.named_runs import find_run
+from placebench.record.named_runs import completed_runs, find_run
 from placebench.report.shared_calibration import shared_calibration
 from placebench.spec.legible import shown
+from placebench.spec.reading import exists
 from placebench.spec.text import listing
 
 
@@ -74,15 +75,20 @@ def named_calibrations(sources: str) -> tuple[tuple[CalibrationFile, ...], bool]
     if not all(words):
         raise UsageError(f"--from {shown(sources)}: there is an empty entry; name a run, or a calibration file")
     shipped = shipped_calibrations()
+    named = [_shipped_by_name(word, shipped) for word in words]
     files = tuple(
-        shipped[word]
-        if word in shipped and not Path(word).exists()
-        else load_calibration(path if (path := Path(word)).is_file() else find_run(word))
-        for word in words
+        one or load_calibration(path if (path := Path(word)).is_file() else find_run(word))
+        for word, one in zip(words, named, strict=True)
     )
     if reason := next(_reasons_against(words, files), None):
         raise UsageError(f"--from {shown(sources)}: {reason}")
-    return files, all(word in shipped for word in words)
+    return files, all(named)
+
+
+def _shipped_by_name(word: str, shipped: Mapping[str, CalibrationFile]) -> CalibrationFile | None:
+    """The shipped calibration that a word names, in capitals where no run has this name; None of another word."""
+    is_free = not exists(Path(word)) and (word in shipped or not completed_runs(word))
+    return shipped.get(word.lower()) if is_free else None
 
 
 def _reasons_against(words: Sequence[str], files: Sequence[CalibrationFile]) -> Iterator[str]:

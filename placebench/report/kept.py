@@ -36,8 +36,8 @@ def read_summary(path: Path, min_effect: float | None = None) -> Summary:
         return Summary.model_validate_json(read_text(folder.summary_file))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{folder.summary_file}: not as placebench writes it: {where}: {first['msg']}") from None
+        what = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        raise UsageError(f"{folder.summary_file}: not as placebench writes it: {what}") from None
 
 
 def kept_summary(path: Path, min_effect: float | None = None) -> Summary | None:

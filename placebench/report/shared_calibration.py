@@ -34,7 +34,9 @@ def shared_calibration(path: Path) -> CalibrationFile:
     try:
         return _calibration(summary, str(Path(*path.parts[-2:])))
     except (KeyError, TypeError, ValueError):
-        raise UsageError(f"{path}: its summary.json does not tell what its phases took, and on which devices") from None
+        raise UsageError(
+            f"{path}: its summary.json does not tell what its phases took, and on which devices: name another run"
+        ) from None
 
 
 def _calibration(summary: Summary, source: str) -> CalibrationFile:

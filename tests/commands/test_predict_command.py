@@ -297,7 +297,39 @@ def test_a_run_without_finished_launches_is_refused() -> None:
 
     statuses = {(1, "standard"): Status.FAILED, (1, "split"): Status.FAILED}
     SyntheticRun(rounds=1, statuses=statuses).write(Path("runs/20260101T000000Z-a"))
-    assert "it has no finished launch" in invoke("--from", "latest").stderr
+    assert invoke("--from", "latest").stderr == (
+        "placebench: runs/20260101T000000Z-a: it has no finished launch with times of phases: go on with placebench run"
+        " --resume runs/20260101T000000Z-a, or name another run\n"
+    )
+
+
+def test_a_shipped_calibration_may_be_named_in_capitals_where_no_run_is() -> None:
+    words = ("--placements", "standard", "--devices", "gpu:4")
+    assert "Note: shipped calibration " in invoke("--from", "H200", *words).output
+    assert "given twice" in invoke("--from", "H200,H200").stderr
+    SyntheticRun(rounds=1).write(Path("runs/H200-of-mine"))
+    assert "calibrated by H200-of-mine" in " ".join(invoke("--from", "H200").output.split())
+    assert "Note: shipped calibration " in invoke("--from", "h200", *words).output
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--from", "h200", "--devices", ""), "--devices '': write cpu:N or gpu:N"),
+        (("--from", "h200", "--devices", "cpu:2"), "--devices cpu:2: the calibration is of gpu devices"),
+        (("--from", "h200", "--devices", "gpu:4@30GiB"), "--devices gpu:4@30GiB: the calibration is of NVIDIA H200"),
+        (("--from", "h200", "--json", "-"), "'--json': -: write /dev/stdout for standard output, or ./- for a file"),
+        (("--from", "shared"), "shared/summary.json: not as placebench writes it: Invalid JSON: EOF"),
+    ],
+)
+def test_a_wrong_call_says_where_what_is_wrong(words: tuple[str, ...], says: str) -> None:
+    Path("shared").mkdir()
+    Path("shared/summary.json").write_text("\n")
+    result = invoke(*words)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+    assert result.stderr.startswith("placebench: ")
+    assert says in result.stderr
+    assert not Path("-").exists()
 
 
 @pytest.mark.parametrize("first", ["ddp:4", "standard"])

@@ -15,6 +15,7 @@ from placebench.compare.metrics import GAP, OFF_PATH, PATH, STEP_TIME, UNATTRIBU
 from placebench.compare.read.run import KERNEL_TIMES, Launch, Run
 from placebench.errors import UsageError
 from placebench.record.calibration_file import CalibrationFile, MeasuredCase, MeasuredPhase, StepCounts
+from placebench.record.folder import Status, resuming
 from placebench.spec.devices import devices_per_node
 from placebench.spec.phases import GEN, PHASE, PHASE_ORDER
 from placebench.spec.workload import Workload, placed_workload
@@ -34,7 +35,9 @@ def calibrate_by(run: Run, sides: Sequence[RunSide]) -> CalibrationFile:
     if not cases:
         if why := run.why_unreadable():
             raise UsageError(f"{run.folder.path}: it cannot be read: {why}")
-        raise UsageError(f"{run.folder.path}: it has no finished launch with times of phases")
+        has_done = any(launch.status is Status.DONE for launch in run.launches)
+        go_on = "" if has_done else f"go on with {resuming(run.folder.path)}, or "
+        raise UsageError(f"{run.folder.path}: it has no finished launch with times of phases: {go_on}name another run")
     device = record.devices[0]
     return CalibrationFile(
         source=run.folder.path.name,
