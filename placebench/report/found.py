@@ -1,6 +1,7 @@
 """What a search for placements found, as users see it: on the terminal, and as a file under a versioned schema."""
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -86,7 +87,8 @@ def print_found(found: FoundPlacements, asked: Question, console: Console) -> No
         console.print()
         console.print(grid_table(step_grid(group.predictions, {"moves": _moves(found, group)}), 1, console.width))
         console.print()
-        for line in (*_about_ties(group), *about_trust(group.predictions), *about_choice(group.predictions)):
+        about = (_about_unused(group, len(asked.devices)), _about_ties(group))
+        for line in (*chain(*about), *about_trust(group.predictions), *about_choice(group.predictions)):
             console.print(Text(line))
         print_deciding(group.predictions, asked.deciding, console)
     notes = (f"Note: {note}." for note in asked.notes)
@@ -116,6 +118,16 @@ def _moves(found: FoundPlacements, group: FoundGroup) -> list[str]:
         "now" if name == found.now.name else f"{moved:,}"
         for name, moved in zip(_names(group), group.moved, strict=True)
     ]
+
+
+def _about_unused(group: FoundGroup, devices: int) -> Iterator[str]:
+    found = group.predictions.placements
+    fewer = [f"{one.placement.name} {one.placement.size:,}" for one in found if one.placement.size < devices]
+    if fewer:
+        of_used = "tokens/s/device counts"
+        if any(one.cost is not None for one in found):
+            of_used = "tokens/s/device and cost/M count"
+        yield f"Fewer than the {devices:,} devices are used by {', '.join(fewer)}; {of_used} only those used."
 
 
 def _about_ties(group: FoundGroup) -> Iterator[str]:

@@ -100,6 +100,17 @@ def test_a_thousand_gpus_are_searched_with_files_that_load(monkeypatch: pytest.M
         assert path.name in [one.placement for one in group.placements]
 
 
+def test_rows_that_leave_devices_unused_are_told_with_the_number_used() -> None:
+    words = ("--from", REFERENCE / "ppo-7b", "--devices", "gpu:8x128@141GiB", "--batch-size", 1536)
+    (group,) = found(*words).groups
+    fewer = [f"{one.placement} {one.devices:,}" for one in group.predictions.placements if one.devices < 1024]
+    assert fewer
+    says = f"Fewer than the 1,024 devices are used by {', '.join(fewer)}; tokens/s/device"
+    for price, counts in ((), " counts only those used."), (("--price", 2), " and cost/M count only those used."):
+        assert f"{says}{counts}" in " ".join(invoke(*words, *price).output.split())
+    assert "devices are used by" not in invoke("--from", REFERENCE / "ppo-1.5b-placements").output
+
+
 def test_grpo_is_searched_without_a_critic() -> None:
     (group,) = found("--from", REFERENCE / "grpo", "--write", "files").groups
     for one in group.placements:
