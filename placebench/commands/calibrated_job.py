@@ -36,7 +36,7 @@ def calibrated_job(files: "Sequence[CalibrationFile]") -> "Job | None":
         return None
     try:
         given = run.make_context("run", list(words)).params
-    except (click.ClickException, UsageError):  # of another version
+    except (click.ClickException, click.exceptions.Exit, UsageError):  # of another version, or changed
         return None
     request = read_request({name: value for name, value in given.items() if name not in _OF_THE_COMMAND})
     found = Facts()
