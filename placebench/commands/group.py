@@ -166,10 +166,11 @@ def _is_there(folder: Callable[[], str]) -> bool:
 def readers_may_leave(instead: str = "") -> Iterator[None]:
     """Let a command go on whose output nobody takes any more: its exit code says all the same how it ended.
 
-    So it does where the output cannot be written, as to a full disk, but for 0, which becomes 2.
+    So it does where the output cannot be written, as to a full disk, except that 0 becomes 2 unless the output is
+    somewhere else too.
 
     Args:
-        instead: what to say where the output cannot be written, such as where else it is.
+        instead: where else it is, in words.
     """
     try:
         yield
@@ -181,7 +182,7 @@ def readers_may_leave(instead: str = "") -> Iterator[None]:
             raise
         drop_stdout()
         fail(USAGE, f"cannot write to standard output: {error.strerror}{instead}")
-        if context := click.get_current_context(silent=True):
+        if not instead and (context := click.get_current_context(silent=True)):
             context.meta[_UNWRITTEN] = True
 
 
