@@ -5,9 +5,9 @@ whoever predicts (`predict.phases`). `RunFolder.calibration_file` is another one
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from placebench.errors import UsageError
 from placebench.record.parts import Bytes, Record, RecordFile, Seconds, Steps
@@ -88,13 +88,6 @@ class MeasuredCase(Record):
             raise ValueError("workload.batch: no sizes of a batch")
         return workload
 
-    @model_validator(mode="after")
-    def _generates(self) -> Self:
-        """A step of placebench's own job, the only one whose workload is known, generates in any case."""
-        if self.workload and self.step_s is not None and not any(p.name == GEN and p.seconds for p in self.phases):
-            raise ValueError(f"{shown(self.name)}: a step without the time of {GEN}")
-        return self
-
 
 class CalibrationFile(RecordFile):
     """The content of a calibration."""
@@ -154,7 +147,13 @@ def read_calibration(path: Path) -> CalibrationFile:
             f"{shown(str(path))}: not a calibration: make one with placebench predict --from RUN --out FILE"
         )
     try:
-        return CalibrationFile.parse(content)
+        found = CalibrationFile.parse(content)
     except (KeyError, ValueError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UsageError(f"{path}: not a calibration as placebench writes it: {what}") from None
+    for case in found.cases:
+        # Placebench's own job, the only one whose workload is known, generates in each step.
+        is_step = bool(case.workload) and case.step_s is not None
+        if is_step and not any(one.name == GEN and one.seconds for one in case.phases):
+            raise UsageError(f"{path}: the step of {shown(case.name)} has no time of {GEN}: make the calibration anew")
+    return found

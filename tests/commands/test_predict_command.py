@@ -201,7 +201,7 @@ def test_replicas_are_predicted_with_whole_models() -> None:
         (("--from", "broken.json"), "cannot read it as JSON"),
         (("--from", "other.json"), "not a calibration: make one with placebench predict"),
         (("--from", "newer.json"), "written by a newer placebench"),
-        (("--from", "idle.json"), "'standard': a step without the time of gen"),
+        (("--from", "idle.json"), "the step of 'standard' has no time of gen: make"),
         (("--from", "h100,h200", "--gpu", "H200", "--out", "x.json"), "2 calibrations are named with --from: name one"),
         (("--from", "h200", "--out", "x.json", "--json", "x.json"), "both name x.json"),
     ],
