@@ -346,7 +346,7 @@ def test_a_folder_that_is_moved_meanwhile_is_one_line_and_goes_on_where_it_is(tm
     a_plan = plan(tmp_path, placements="standard")
     moved = tmp_path / "moved"
     with pytest.raises(
-        PlacebenchError, match=r"was moved or removed while the run went on: .* placebench run --resume where it is now$"
+        PlacebenchError, match=r"removed while the run went on: .* placebench run --resume where it is now$"
     ):
         run(a_plan, f"os.rename(os.path.dirname(os.path.dirname(trial)), {str(moved)!r}); time.sleep(300)")
     assert_nothing_left(temp)
