@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from placebench.predict.interval import ratio_interval
 from placebench.predict.layouts import SearchSpace, space_of
@@ -68,23 +69,27 @@ def find_placements(
     groups, files = [], dict[str, str]()
     if now:
         now = _as_searched(now, space_of(model, (0,)))
-    for stalenesses in ((0,), tuple(range(1, most_staleness + 1))):
-        space = space_of(model, stalenesses)
-        fastest = search(model, space, now=now).best if stalenesses else None
-        if fastest is None:
-            continue
-        tie = _tie(model, fastest.placement, elsewhere=elsewhere)
+    for ages in stalenesses(most_staleness):
+        space = space_of(model, ages)
+        tie = partial(_tie, model, elsewhere=elsewhere)
         result = search(model, space, tie=tie, now=now, per_layout=1)
-        listed = _listed(result, fastest, most)
+        if result.best is None:
+            continue
+        listed = _listed(result, result.best, most)
         more = max(0, len(result.ties) - len(listed))
         rows = [(one.placement, one.moved) for one in listed]
         # Replicas whose batch grows with them train something else.
-        if now and now.staleness in stalenesses and now.scaling is not Scaling.WEAK:
+        if now and now.staleness in ages and now.scaling is not Scaling.WEAK:
             rows = _with_now(rows, now, space)
         named = [one if one is now else _named(one, model, files) for one, _ in rows]
         predictions = predict(model, named, elsewhere=elsewhere, price=price)
-        groups.append(FoundGroup(max(stalenesses), result, predictions, tuple(moved for _, moved in rows), more))
+        groups.append(FoundGroup(max(ages), result, predictions, tuple(moved for _, moved in rows), more))
     return FoundPlacements(now, tuple(groups), files)
+
+
+def stalenesses(most: int) -> tuple[tuple[int, ...], ...]:
+    """Those that are searched together: none at all, and where weights may be older all up to the most."""
+    return ((0,), tuple(range(1, most + 1))) if most else ((0,),)
 
 
 def _as_searched(placement: Placement, space: SearchSpace) -> Placement:

@@ -115,6 +115,18 @@ def placed(layout: PoolLayout, sizes: Sequence[int], overlap: Overlap, nodes: Se
     return None
 
 
+def most_nodes(layout: PoolLayout, size: int, nodes: tuple[int, ...]) -> int:
+    """On how many nodes a pool of so many devices lies at most, where `placed` puts it.
+
+    A pool takes empty nodes before others, and leaves one at most that is neither empty nor full. So where nodes are
+    alike and whole engines fill them, it lies on as few as hold it, or on fewer empty ones and one for each other pool.
+    """
+    each = nodes[0]
+    if nodes.count(each) < len(nodes) or each % layout.tensor_parallel:
+        return len(nodes)
+    return min(len(nodes), -(-size // each) + max(0, len(layout.pools) - 2))
+
+
 def _fewest(room: Sequence[int], wanted: int) -> list[int]:
     """How much of what is wanted each node takes: the fullest that has room for all of it, else the emptiest first."""
     enough = [node for node, free in enumerate(room) if free >= wanted]

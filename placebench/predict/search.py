@@ -4,32 +4,31 @@ A layout says which roles share a pool, how many devices share an engine and by 
 allocations of a layout give each pool as many devices as its roles can be on, and may leave devices over. Nothing is
 taken for granted of how times change with devices: more may be slower, and so fewer may be best.
 
-All allocations of a layout are bounded at once: a step takes no less than its phases one after the other along what
-waits for what, whether for an input or for its pool, and without overlap no less than all phases together; to these
-comes what every step takes beside its phases. While pools get their devices one by one, those to come count with the
-shortest times they could have, so that what cannot be among the fastest any more is left out early. The rest is walked,
-lowest bound first, until no bound is below the fastest walk. So what is found is the fastest of all by the model, not a
-good one.
+All allocations of a layout are bounded at once (`bounding`). What may be faster than the fastest walk is walked, lowest
+bound first, until no bound is below it. Then, with a limit that is known, all that may be within the tie is bounded and
+walked in the order in which ties are listed, of each layout until so many are found as are asked for. So what is found
+is the fastest of all by the model, not a good one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import chain, combinations
-from math import inf
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush, merge
+from itertools import chain, combinations, groupby, islice
+from math import ceil, inf
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placebench.predict.layouts import OVERLAPS, PoolLayout, SearchSpace, layouts, placed
-from placebench.spec.phases import GEN, UPDATE_WEIGHTS, Phase
+from placebench.predict.bounding import Allocations, Array, Bounding, Column, Counts
+from placebench.predict.layouts import OVERLAPS, PoolLayout, SearchSpace, layouts, most_nodes, placed
+from placebench.spec.phases import Phase
 from placebench.spec.placement import Overlap, Placement, Role
 
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
-
 _ROUNDING = 1e-9
+# Candidates that are sorted at first, and eight times as many each time that these were not enough.
+_SORTED_AT_ONCE = 64
+# The parts of the devices that ties may move at first, and that they may move more each time that there were too few.
+_FIRST_PART, _NEXT_PART = 1 / 4, 1 / 8
 
 
 class Seconds(Protocol):
@@ -49,8 +48,8 @@ class StepTimes(Protocol):
     def graph(self, placement: Placement) -> Sequence[Phase]:
         """The phases of its step with what they wait for."""
 
-    def phase_seconds(self, phase: str, devices: int, tensor_parallel: int) -> float:
-        """What a phase takes on a pool of so many devices."""
+    def phase_seconds(self, phase: str, devices: int, tensor_parallel: int, most_nodes: int) -> float:
+        """The least that a phase takes on a pool of so many devices, which lie on so many nodes at most."""
 
     def gap_seconds(self, placement: Placement) -> float:
         """What a step takes beside its phases, by how many pools there are, whatever their devices."""
@@ -77,7 +76,7 @@ class SearchResult:
     """The fastest; None where no placement can be."""
     ties: tuple[Candidate, ...]
     """All that are within the tie of the best, itself among them, or of these the first of each layout: fewest devices
-    moved first, then fewest pools, then fewest devices."""
+    moved first, then fewest pools, then fewest devices, then most overlap, then fewest seconds."""
     bounded: int
     """Allocations of which at least a part was bounded."""
     walked: int
@@ -88,7 +87,7 @@ def search(
     steps: StepTimes,
     space: SearchSpace,
     *,
-    tie: float = 0.0,
+    tie: float | Callable[[Placement], float] = 0.0,
     now: Placement | None = None,
     per_layout: int | None = None,
 ) -> SearchResult:
@@ -97,24 +96,40 @@ def search(
     Args:
         steps: what phases and steps take.
         space: which placements there are.
-        tie: by how much a step may be longer than the fastest and still count as a tie, a fraction of it.
+        tie: by how much a step may be longer than the fastest and still count as a tie, a fraction of it; or what tells
+            that of the fastest.
         now: the placement that there is now; None counts none of its devices as moved.
         per_layout: the most ties of each layout that are listed; None for all.
     """
-    state = _Search(steps, space, tie)
-    founds = [_bounded(state, layout) for layout in sorted(layouts(space), key=lambda one: len(one.pools))]
-    rows = _rows(founds, now)
-    best: Candidate | None = None
-    for number in np.argsort(rows.bounds, kind="stable"):
-        if best and rows.bounds[number] >= best.seconds * (1 - _ROUNDING):
-            break
-        one = _candidate(state, founds, rows, number)
-        if one and (best is None or one.seconds < best.seconds):
-            best = one
-    near = np.flatnonzero(rows.bounds <= state.limit)
-    order = near[np.lexsort([key[near] for key in (rows.bounds, rows.overlaps, rows.used, rows.pools, rows.moved)])]
-    ties = tuple(_ties(state, founds, rows, order, per_layout)) if best else ()
-    return SearchResult(best, ties, state.bounded, len(state.walked))
+    state = _Search(steps, space)
+    families = _families(state)
+    best = _fastest(state, families, now)
+    if best is None:
+        return SearchResult(None, (), state.bounded, len(state.walked))
+    state.tie = tie(best.placement) if callable(tie) else tie
+    kinds: dict[object, list[_Family]] = {}
+    for family in families:
+        kinds.setdefault(family.layouts[0].kind, []).append(family)
+    ties = [
+        list(islice(_ties(state, kind, now, all_of_them=per_layout is None), per_layout)) for kind in kinds.values()
+    ]
+    ordered = tuple(one for _, one in sorted(chain.from_iterable(ties), key=lambda found: found[0]))
+    return SearchResult(best, ordered, state.bounded, len(state.walked))
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Layouts that differ in staleness alone, be it above 0 or 0: what is among the fastest is found of all at once."""
+
+    layouts: tuple[PoolLayout, ...]
+    """In the order of their staleness."""
+    numbers: tuple[int, ...]
+    """Which ones they are of all layouts."""
+
+    @property
+    def fastest(self) -> PoolLayout:
+        """The one whose steps are the shortest: the older weights may be, the less generation has to wait."""
+        return self.layouts[-1]
 
 
 @dataclass
@@ -123,13 +138,14 @@ class _Search:
 
     steps: StepTimes
     space: SearchSpace
-    tie: float
+    tie: float = 0.0
     best: float = inf
     bounded: int = 0
     walked: dict[tuple[PoolLayout, tuple[int, ...], Overlap], tuple[Placement, float] | None] = field(
         default_factory=dict
     )
     _sizes: dict[tuple[tuple[Role, ...], int], Counts] = field(default_factory=dict)
+    _times: dict[tuple[str, tuple[Role, ...], int, int], Array] = field(default_factory=dict)
     _graphs: dict[tuple[int, bool], tuple[Phase, ...]] = field(default_factory=dict)
 
     def graph(self, placement: Placement) -> tuple[Phase, ...]:
@@ -140,12 +156,28 @@ class _Search:
         return self._graphs[key]
 
     def sizes(self, roles: tuple[Role, ...], shared_by: int) -> Counts:
-        """The numbers of devices that a pool can have, no more than there are."""
+        """The numbers of devices that a pool can have, no more than there are; 0 without roles."""
         key = (roles, shared_by if Role.ROLLOUT in roles else 1)
         if key not in self._sizes:
-            found = self.steps.sizes(roles, tensor_parallel=key[1])
+            found = self.steps.sizes(roles, tensor_parallel=key[1]) if roles else (0,)
             self._sizes[key] = np.array([size for size in found if size <= self.space.devices], dtype=np.int64)
         return self._sizes[key]
+
+    def column(self, layout: PoolLayout, roles: tuple[Role, ...]) -> Column:
+        """A pool at all numbers of devices that it can have; without roles the controller."""
+        shared_by = layout.tensor_parallel if Role.ROLLOUT in roles else 1
+        sizes, pools = self.sizes(roles, shared_by), len(layout.pools)
+        names = [one.name for one in self.graph(layout.placement) if (one.role in roles if one.role else not roles)]
+        for name in names:
+            if (name, roles, shared_by, pools) not in self._times:
+                seconds = [
+                    self.steps.phase_seconds(
+                        name, size, layout.tensor_parallel, most_nodes(layout, size, self.space.nodes)
+                    )
+                    for size in sizes.tolist()
+                ]
+                self._times[name, roles, shared_by, pools] = np.array(seconds, dtype=np.float64)
+        return Column(sizes, {name: self._times[name, roles, shared_by, pools] for name in names})
 
     def walk(self, layout: PoolLayout, counts: Counts, overlap: Overlap) -> tuple[Placement, float] | None:
         """A placement and its step, walked; None where its pools cannot lie on the nodes."""
@@ -164,223 +196,174 @@ class _Search:
         return self.best * (1 + self.tie) * (1 + _ROUNDING)
 
 
-@dataclass
-class _Found:
-    """The allocations of a layout that may be among the fastest."""
-
-    layout: PoolLayout
-    counts: Counts
-    """Devices of each pool, shape (allocations, pools)."""
-    bounds: tuple[Array, ...]
-    """By overlap of the layout: the least seconds that a step may take, shape (allocations,)."""
-
-
-def _bounded(state: _Search, layout: PoolLayout) -> _Found:
-    """The allocations of a layout whose bound leaves them among the fastest; the fastest by it is walked at once."""
-    graph = state.graph(layout.placement)
-    columns = [_column(state, layout, graph, pool) for pool in layout.pools]
-    least_left = sum(int(column.sizes.min()) for column in columns if len(column.sizes))
-    if least_left > state.space.devices or not all(len(column.sizes) for column in columns):
-        return _Found(layout, np.zeros((0, len(columns)), dtype=np.int64), (np.zeros(0),) * len(layout.overlaps))
-    bound = partial(_bound, layout, _waiting(graph, layout), state.steps.gap_seconds(layout.placement))
-    # Pools whose work needs most devices first: they leave least of what could be. The controller needs none.
-    order = sorted(range(len(columns)), key=lambda pool: -int(columns[pool].sizes.min()))
-    columns.append(_column(state, layout, graph, ()))
-    chosen: dict[int, Counts] = {len(order): np.zeros(1, dtype=np.int64)}
-    used = np.zeros(1, dtype=np.int64)
-    for pool in order:
-        column = columns[pool]
-        least_left -= int(column.sizes.min())
-        rows, sizes = np.divmod(np.arange(len(used) * len(column.sizes)), len(column.sizes))
-        kept = used[rows] + column.sizes[sizes] + least_left <= state.space.devices
-        rows, sizes = rows[kept], sizes[kept]
-        state.bounded += len(rows)
-        chosen = {one: index[rows] for one, index in chosen.items()} | {pool: sizes}
-        used = used[rows] + column.sizes[sizes]
-        kept = bound(_times(columns, chosen), Overlap.ALL) <= state.limit
-        chosen, used = {one: index[kept] for one, index in chosen.items()}, used[kept]
-    times = _times(columns, chosen)
-    counts = [column.sizes[chosen[pool]] for pool, column in enumerate(columns[:-1])]
-    found = _Found(layout, np.stack(counts, axis=1), tuple(bound(times, overlap) for overlap in layout.overlaps))
-    if len(found.counts) and found.bounds[0].min() < state.best * (1 - _ROUNDING):
-        state.walk(layout, found.counts[found.bounds[0].argmin()], layout.overlaps[0])
-    return found
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A pool at each number of devices that it may have."""
-
-    sizes: Counts
-    times: Mapping[str, Array]
-    """By phase that runs there, in seconds, like `sizes`."""
-
-
-def _column(state: _Search, layout: PoolLayout, graph: Sequence[Phase], roles: tuple[Role, ...]) -> _Column:
-    """A pool at all numbers of devices at which its own work may be among the fastest; without roles the controller."""
-    shared_by = layout.tensor_parallel
-    sizes = state.sizes(roles, shared_by) if roles else np.zeros(1, dtype=np.int64)
-    times = {
-        phase.name: np.array([state.steps.phase_seconds(phase.name, int(size), shared_by) for size in sizes])
-        for phase in graph
-        if (phase.role in roles if phase.role else not roles)
-    }
-    work = sum(seconds for name, seconds in times.items() if not (layout.runs_ahead and name == UPDATE_WEIGHTS))
-    kept = work + state.steps.gap_seconds(layout.placement) <= np.full(len(sizes), state.limit)
-    return _Column(sizes[kept], {name: seconds[kept] for name, seconds in times.items()})
-
-
-def _waiting(graph: Sequence[Phase], layout: PoolLayout) -> tuple[Phase, ...]:
-    """The phases with all that they wait for in any case: their inputs, and phases of their pool that come before.
-
-    A pool takes the first of its phases whose inputs are there. So a phase whose inputs are there whenever another one
-    of the pool begins, and which stands before it, is done by then. Only an update may begin before a phase that
-    stands before it, where nothing but updates may overlap. Of engines that run ahead, generation and sending weights
-    are left out, for they go on beside all else.
-    """
-    pool_of = layout.placement.roles
-    if layout.runs_ahead:
-        ahead = {GEN, UPDATE_WEIGHTS}
-        graph = [
-            replace(one, after=tuple(name for name in one.after if name not in ahead))
-            for one in graph
-            if one.name not in ahead
-        ]
-    inputs = {phase.name: phase.after for phase in graph}
-    done: dict[str, set[str]] = {}
-    found: list[Phase] = []
-    for phase in graph:
-        after = list(phase.after)
-        done[phase.name] = set(after).union(*(done[name] for name in after))
-        for before in found:
-            if (
-                phase.role
-                and before.role
-                and pool_of[before.role] == pool_of[phase.role]
-                and done[phase.name].issuperset(inputs[before.name])
-                and (before.trains or not phase.trains)
-            ):
-                after.append(before.name)
-                done[phase.name] |= {before.name, *done[before.name]}
-        found.append(replace(phase, after=tuple(dict.fromkeys(after))))
-    return tuple(found)
-
-
-def _times(columns: Sequence[_Column], chosen: Mapping[int, Counts]) -> dict[str, Array]:
-    """Seconds of every phase of allocations: where a pool has no devices yet, the least that it could take."""
-    return {
-        name: seconds[chosen[pool]] if pool in chosen else seconds.min(keepdims=True)
-        for pool, column in enumerate(columns)
-        for name, seconds in column.times.items()
-    }
-
-
-def _bound(
-    layout: PoolLayout, graph: Sequence[Phase], gap: float, times: Mapping[str, Array], overlap: Overlap
-) -> Array:
-    """Seconds below which no step of a layout can be.
-
-    Args:
-        layout: of the step.
-        graph: its phases with what they wait for in any case.
-        gap: seconds of the step beside its phases.
-        times: of each phase.
-        overlap: of the layout's, that the step is to have.
-    """
-    ends: dict[str, Array] = {}
-    training: dict[str, Array] = {}
-    alone = np.zeros(1)
-    for phase in graph:
-        seconds = times[phase.name]
-        starts = [ends[name] for name in phase.after]
-        ends[phase.name] = seconds + np.maximum.reduce(np.broadcast_arrays(*starts)) if starts else seconds
-        if overlap is Overlap.UPDATES and phase.trains and phase.role:
-            pool = layout.placement.roles[phase.role]
-            training[pool] = training.get(pool, 0.0) + seconds
-        elif overlap is not Overlap.ALL:
-            alone = alone + seconds
-    bounds = [*ends.values(), *(alone + one for one in training.values()), alone]
-    if layout.runs_ahead:
-        bounds.append(times[GEN])
-    least: Array = np.maximum.reduce(np.broadcast_arrays(*bounds)) + gap
-    return least
+def _families(state: _Search) -> list[_Family]:
+    """All layouts, those of fewest pools first."""
+    found: dict[tuple[object, ...], list[tuple[int, PoolLayout]]] = {}
+    for number, one in enumerate(sorted(layouts(state.space), key=lambda one: len(one.pools))):
+        key = (one.kind, one.tensor_parallel, one.overlaps, one.placement.staleness > 0)
+        found.setdefault(key, []).append((number, one))
+    return [
+        _Family(tuple(one for _, one in family), tuple(number for number, _ in family)) for family in found.values()
+    ]
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """All candidates, in columns."""
+    """Allocations of a layout with an overlap that may be among the fastest."""
 
-    layouts: Counts
-    """Index of the layout."""
-    allocations: Counts
-    """Index of the allocation in it."""
-    overlaps: Counts
-    """Index in `OVERLAPS`."""
+    layout: PoolLayout
+    number: int
+    """Which one it is of all layouts."""
+    overlap: Overlap
+    allocations: Allocations
+    rows: Counts
+    """Which of the allocations."""
     bounds: Array
-    moved: Counts
-    pools: Counts
-    used: Counts
+    """The least seconds of a step of each of these."""
 
 
-def _rows(founds: Sequence[_Found], now: Placement | None) -> _Rows:
-    columns: list[list[NDArray[np.generic]]] = [[] for _ in range(7)]
-    for index, found in enumerate(founds):
-        count = len(found.counts)
-        moved, used = _moved(found, now), found.counts.sum(axis=1)
-        for overlap, bounds in zip(found.layout.overlaps, found.bounds, strict=True):
-            values = (
-                np.full(count, index),
-                np.arange(count),
-                np.full(count, OVERLAPS.index(overlap)),
-                bounds,
-                moved,
-                np.full(count, len(found.layout.pools)),
-                used,
-            )
-            for column, value in zip(columns, values, strict=True):
-                column.append(value)
-    empty = [np.zeros(0, dtype=np.int64)]
-    return _Rows(*(np.concatenate(column or empty) for column in columns))
+def _bounded(state: _Search, family: _Family, room: Sequence[tuple[Sequence[int], int]] = ()) -> list[_Rows]:
+    """What of a family may be among the fastest by its bound; the fastest by it is walked at once.
+
+    Args:
+        state: of the search.
+        family: the layouts.
+        room: pools of theirs, and how many devices these have together at most.
+    """
+    layout = family.fastest
+    bounding = Bounding(layout, state.graph(layout.placement), state.steps.gap_seconds(layout.placement))
+    columns = [state.column(layout, pool) for pool in layout.pools]
+    whole = (range(len(layout.pools)), state.space.devices)
+    allocations = bounding.within(state.limit, columns, state.column(layout, ()), (whole, *room))
+    state.bounded += bounding.bounded
+    if len(allocations.counts):
+        bounds = allocations.bounds(layout, layout.overlaps[0])
+        if bounds.min() < state.best * (1 - _ROUNDING):
+            state.walk(layout, allocations.counts[bounds.argmin()], layout.overlaps[0])
+    found = []
+    for number, one in zip(family.numbers, family.layouts, strict=True):
+        for overlap in one.overlaps:
+            bounds = allocations.bounds(one, overlap)
+            near = np.flatnonzero(bounds <= state.limit)
+            found.append(_Rows(one, number, overlap, allocations, near, bounds[near]))
+    return found
 
 
-def _moved(found: _Found, now: Placement | None) -> Counts:
+def _fastest(state: _Search, families: Sequence[_Family], now: Placement | None) -> Candidate | None:
+    """The fastest placement: walked from the lowest bound on, until none is below what was walked."""
+    found = [rows for family in families for rows in _bounded(state, family)]
+    found.sort(key=lambda rows: rows.number)
+    starts = np.cumsum([0, *(len(rows.rows) for rows in found)])
+    bounds = np.concatenate([np.zeros(0), *(rows.bounds for rows in found)])
+    best: Candidate | None = None
+    for place in np.argsort(bounds, kind="stable"):
+        if best and bounds[place] >= best.seconds * (1 - _ROUNDING):
+            break
+        at = int(np.searchsorted(starts, place, side="right")) - 1
+        rows, number = found[at], found[at].rows[place - starts[at]]
+        counts = rows.allocations.counts[number]
+        walked = state.walk(rows.layout, counts, rows.overlap)
+        if walked and (best is None or walked[1] < best.seconds):
+            best = Candidate(*walked, int(_moved(rows.layout, counts[:, None], now)[0]))
+    return best
+
+
+class _Place(NamedTuple):
+    """Where a placement stands in the list of ties."""
+
+    moved: int
+    pools: int
+    used: int
+    overlap: int
+    """Index in `OVERLAPS`."""
+    seconds: float
+    """Of its step: the least until it is walked."""
+    layout: int
+    """Which one it is of all layouts."""
+    allocation: int
+    """Which one it is of those of its family."""
+
+
+def _ties(
+    state: _Search, families: Sequence[_Family], now: Placement | None, *, all_of_them: bool
+) -> Iterator[tuple[_Place, Candidate]]:
+    """Placements of a layout that are within the tie, in order, each allocation with one overlap.
+
+    Those that come first are bounded first, as the rest may not be asked for: those that move, or where nothing is
+    there to be moved have, no more devices than so many, which become more each time.
+    """
+    pools = families[0].fastest.pools
+    staying = [(range(len(pools)), 0)] if now is None else _staying(pools, now)
+    devices = state.space.devices
+    most = devices if all_of_them else ceil(_FIRST_PART * devices)
+    done, seen = -1, set[tuple[int, int]]()
+    while done < devices:
+        room = [(chosen, most + there) for chosen, there in staying]
+        found = [rows for family in families for rows in _bounded(state, family, room)]
+        in_order = merge(*(_in_order(rows, now, done) for rows in found), key=lambda one: one[0])
+        for _, alike in groupby(in_order, key=lambda one: one[0][:4]):
+            walked: list[tuple[_Place, Candidate]] = []
+            for place, rows in alike:
+                while walked and walked[0][0].seconds <= place.seconds:
+                    yield heappop(walked)
+                if (place.layout, place.allocation) in seen:
+                    continue
+                step = state.walk(rows.layout, rows.allocations.counts[place.allocation], rows.overlap)
+                if step and step[1] <= state.limit:
+                    seen.add((place.layout, place.allocation))
+                    heappush(walked, (place._replace(seconds=step[1]), Candidate(*step, place.moved)))
+            while walked:
+                yield heappop(walked)
+        done, most = most, min(devices, most + ceil(_NEXT_PART * devices))
+
+
+def _in_order(rows: _Rows, now: Placement | None, done: int) -> Iterator[tuple[_Place, _Rows]]:
+    """The rows as they stand in the list of ties, sorted no further than they are asked for.
+
+    Args:
+        rows: of a layout.
+        now: the placement that there is.
+        done: those that move no more devices than so many, or without a placement have no more, are left out.
+    """
+    counts = rows.allocations.counts.T[:, rows.rows]
+    used, moved = counts.sum(axis=0), _moved(rows.layout, counts, now)
+    pools, overlap = len(rows.layout.pools), OVERLAPS.index(rows.overlap)
+    first = moved * (int(used.max(initial=0)) + 1) + used
+    left, count = np.flatnonzero((used if now is None else moved) > done), _SORTED_AT_ONCE
+    while len(left):
+        keys = first[left]
+        is_next = keys <= (np.partition(keys, count)[count] if len(left) > count else keys.max())
+        part = left[is_next]
+        for at in part[np.lexsort((rows.bounds[part], first[part]))]:
+            allocation, bound = int(rows.rows[at]), float(rows.bounds[at])
+            yield _Place(int(moved[at]), pools, int(used[at]), overlap, bound, rows.number, allocation), rows
+        left, count = left[~is_next], 8 * count
+
+
+def _moved(layout: PoolLayout, counts: Counts, now: Placement | None) -> Counts:
     """Devices that get a role which they do not have now, where pools lie so that these are fewest.
+
+    Args:
+        layout: of the placements.
+        counts: devices of each pool, shape (pools, placements).
+        now: the placement that there is; None where none is to stay.
+    """
+    moved: Counts = np.zeros(counts.shape[1], dtype=np.int64)
+    for chosen, staying in _staying(layout.pools, now) if now else ():
+        moved = np.maximum(moved, sum(counts[pool] for pool in chosen) - staying)
+    return moved
+
+
+def _staying(pools: Sequence[tuple[Role, ...]], now: Placement) -> list[tuple[Sequence[int], int]]:
+    """Of any pools together, how many devices that there are now could stay as they are in them.
 
     A device can stay as it is in a pool whose roles it all has now. By Hall's theorem, in the form with a deficiency
     (Ore 1955), as many cannot as any pools together have more devices than there are now that could stay in them.
     """
-    moved: Counts = np.zeros(len(found.counts), dtype=np.int64)
-    if now is None:
-        return moved
     there = [(set(now.roles_in(pool.name)), pool.size) for pool in now.pools]
-    numbers = range(len(found.layout.pools))
+    numbers = range(len(pools))
+    found: list[tuple[Sequence[int], int]] = []
     for chosen in chain.from_iterable(combinations(numbers, count) for count in range(1, len(numbers) + 1)):
-        wanted = [set(found.layout.pools[number]) for number in chosen]
-        staying = sum(size for roles, size in there if any(one <= roles for one in wanted))
-        moved = np.maximum(moved, found.counts[:, chosen].sum(axis=1) - staying)
-    return moved
-
-
-def _candidate(state: _Search, founds: Sequence[_Found], rows: _Rows, number: int) -> Candidate | None:
-    """A row's placement with its step; None where its pools cannot lie on the nodes."""
-    found = founds[rows.layouts[number]]
-    walked = state.walk(found.layout, found.counts[rows.allocations[number]], OVERLAPS[rows.overlaps[number]])
-    return Candidate(*walked, int(rows.moved[number])) if walked else None
-
-
-def _ties(
-    state: _Search, founds: Sequence[_Found], rows: _Rows, order: Iterable[int], per_layout: int | None
-) -> Iterator[Candidate]:
-    """Those within the tie in this order, each allocation of a layout with one overlap."""
-    listed: dict[tuple[object, ...], int] = {}
-    seen: set[tuple[int, int]] = set()
-    for number in order:
-        kind = founds[rows.layouts[number]].layout.kind
-        allocation = (int(rows.layouts[number]), int(rows.allocations[number]))
-        if allocation in seen or (per_layout is not None and listed.get(kind, 0) >= per_layout):
-            continue
-        one = _candidate(state, founds, rows, number)
-        if one and one.seconds <= state.limit:
-            seen.add(allocation)
-            listed[kind] = listed.get(kind, 0) + 1
-            yield one
+        wanted = [set(pools[number]) for number in chosen]
+        found.append((chosen, sum(size for roles, size in there if any(one <= roles for one in wanted))))
+    return found

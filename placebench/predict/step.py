@@ -134,13 +134,13 @@ class StepModel:
 
         return PredictedStep(placement, seconds + gaps, found, ordered, gaps, find_host_share)
 
-    def phase_seconds(self, phase: str, devices: int, tensor_parallel: int) -> float:
+    def phase_seconds(self, phase: str, devices: int, tensor_parallel: int, most_nodes: int) -> float:
         """The least seconds that a phase takes on a pool of so many devices, on whichever nodes they are.
 
-        Collectives take least on as few nodes as hold the pool, handing memory over on as many as there are.
+        Collectives take least on as few nodes as hold the pool, handing memory over on as many as it may lie on.
         """
         apart = PHASE[phase].activity is Activity.HAND_OVER
-        nodes = max(1, min(devices, len(self.nodes))) if apart else None
+        nodes = max(1, min(devices, most_nodes)) if apart else None
         return self.phases.seconds(phase, devices, nodes=nodes, tensor_parallel=tensor_parallel).total
 
     def gap_seconds(self, placement: Placement) -> float:
@@ -199,7 +199,9 @@ class StepModel:
         key = frozenset(roles), tensor_parallel
         if key not in self._sizes:
             shareable = self._shareable(*key)
-            self._sizes[key] = tuple(size for size in shareable if self._fits(roles, size, tensor_parallel))
+            rollout = self._workload.rollout.model_copy(update={"tensor_parallel_size": tensor_parallel})
+            workload = self._workload.model_copy(update={"rollout": rollout})
+            self._sizes[key] = tuple(size for size in shareable if self._fits(workload, roles, size))
         return self._sizes[key]
 
     def _shareable(self, roles: frozenset[Role], shared_by: int) -> tuple[int, ...]:
@@ -213,11 +215,10 @@ class StepModel:
             and not any(Share(Pool("", (size,)), size // shared_by if is_apart else 0).undivided(batch))
         )
 
-    def _fits(self, roles: Collection[Role], size: int, shared_by: int) -> bool:
-        have = min(device.memory_bytes for device in self.devices)
-        rollout = self._workload.rollout.model_copy(update={"tensor_parallel_size": shared_by})
-        estimate = self._estimate(self._workload.model_copy(update={"rollout": rollout}), roles, size)
-        if Role.ROLLOUT in roles and self._workload.rollout.backend == "vllm":
+    def _fits(self, workload: Workload, roles: Collection[Role], size: int) -> bool:
+        have = self._least_memory
+        estimate = self._estimate(workload, roles, size)
+        if Role.ROLLOUT in roles and workload.rollout.backend == "vllm":
             engine = EngineMemory(estimate.workload, estimate.actor, size, estimate.kind, have)
             if engine.is_starved:
                 return False
@@ -226,10 +227,13 @@ class StepModel:
     def _estimate(self, workload: Workload, roles: Collection[Role], size: int) -> MemoryEstimate:
         shapes, device = self.phases.shapes, self.devices[0]
         assert shapes is not None
-        have = min(one.memory_bytes for one in self.devices)
         return MemoryEstimate(
-            workload, shapes.actor, shapes.critic, tuple(roles), size, device.kind, shapes.reward, have
+            workload, shapes.actor, shapes.critic, tuple(roles), size, device.kind, shapes.reward, self._least_memory
         )
+
+    @cached_property
+    def _least_memory(self) -> int:
+        return min(device.memory_bytes for device in self.devices)
 
     @property
     def _workload(self) -> Workload:

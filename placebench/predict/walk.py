@@ -5,6 +5,7 @@ The controller walks the same graph: a phase is submitted as soon as its inputs 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 from placebench.spec.phases import GEN, UPDATE_ACTOR, UPDATE_WEIGHTS, Phase
 from placebench.spec.placement import Overlap
@@ -47,6 +48,11 @@ def walked_graph(names: Sequence[str], *, staleness: int = 0, has_engines: bool 
 
     With engines that run ahead generation and training wait for each other across steps, see `_steady_times`.
     """
+    return _walked_graph(tuple(names), staleness, has_engines)
+
+
+@cache
+def _walked_graph(names: tuple[str, ...], staleness: int, has_engines: bool) -> tuple[Phase, ...]:
     graph = graph_among(names, staleness, has_engines=has_engines)
     return _generated_before(graph) if staleness and not has_engines else graph
 
@@ -98,7 +104,7 @@ def _steady_times(
     maximum cycle mean: Baccelli et al., Synchronization and Linearity, 1992, chapter 3). The times are those of the
     work that is done in the step's time, generation for a later one among it.
     """
-    rest = graph_among([name for name in seconds if name not in (GEN, UPDATE_WEIGHTS)])
+    rest = walked_graph([name for name in seconds if name not in (GEN, UPDATE_WEIGHTS)])
     times = walk(rest, seconds, pools, Overlap.ALL)
     training = max((end for _, end in times.values()), default=0.0)
     gen, update = seconds.get(GEN, 0.0), seconds.get(UPDATE_WEIGHTS, 0.0)

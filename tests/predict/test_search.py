@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from placebench.predict.layouts import SearchSpace, layouts, placed
+from placebench.predict.layouts import OVERLAPS, SearchSpace, layouts, most_nodes, placed
 from placebench.predict.search import Candidate, search
 from placebench.predict.walk import step_times, walked_graph
 from placebench.spec.phases import HAND_OVER, PHASES, Phase
@@ -45,7 +45,7 @@ class MadeUpSteps:
     def graph(self, placement: Placement) -> tuple[Phase, ...]:
         return walked_graph(NAMES, staleness=placement.staleness, has_engines=placement.has_engines)
 
-    def phase_seconds(self, phase: str, devices: int, tensor_parallel: int) -> float:
+    def phase_seconds(self, phase: str, devices: int, tensor_parallel: int, most_nodes: int = 1) -> float:
         return self.times[phase, devices, tensor_parallel if phase == "gen" else 1]
 
     def gap_seconds(self, placement: Placement) -> float:
@@ -107,12 +107,12 @@ def cases(draw: st.DrawFn) -> tuple[MadeUpSteps, SearchSpace]:
     }
     gap = draw(st.sampled_from([0.01, 1.0, 5.0]))
     steps = MadeUpSteps(times, {role: draw(options) for role in ROLES}, gap)
-    stalenesses = draw(st.sampled_from([(0,), (1,), (0, 1, 2)]))
+    stalenesses = draw(st.sampled_from([(0,), (1,), (1, 2, 4), (0, 1, 2)]))
     return steps, SearchSpace((devices,), TOGETHER, engines, stalenesses)
 
 
 @settings(max_examples=30)
-@given(cases(), st.sampled_from([0.0, 0.05, 0.3]))
+@given(cases(), st.sampled_from([0.0, 0.05, 0.3, 1.0]))
 def test_nothing_is_faster_and_every_tie_is_found(case: tuple[MadeUpSteps, SearchSpace], tie: float) -> None:
     steps, space = case
     everything = [(steps.step(one).seconds, one) for one in every_placement(steps, space)]
@@ -128,6 +128,45 @@ def test_nothing_is_faster_and_every_tie_is_found(case: tuple[MadeUpSteps, Searc
         key(one) for whole, one in everything if whole <= fastest * (1 + tie) * (1 + 1e-9)
     }
     assert len({key(one.placement) for one in found.ties}) == len(found.ties)
+
+
+@settings(max_examples=30)
+@given(cases(), st.sampled_from([0.05, 0.5]), st.data())
+def test_of_each_layout_the_first_of_all_ties_is_found(
+    case: tuple[MadeUpSteps, SearchSpace], tie: float, data: st.DataObject
+) -> None:
+    steps, space = case
+    now = data.draw(st.none() | now_in(space))
+    places: dict[object, list[tuple[float, ...]]] = {}
+    everything = [Candidate(one, steps.step(one).seconds, 0) for one in every_placement(steps, space)]
+    limit = min((one.seconds for one in everything), default=0.0) * (1 + tie) * (1 + 1e-9)
+    for one in everything:
+        if one.seconds <= limit:
+            places.setdefault(layout(one), []).append(place(one, now))
+    found = search(steps, space, tie=lambda _: tie, now=now, per_layout=1).ties
+    assert {layout(one): place(one, now) for one in found} == {
+        kind: pytest.approx(min(ties)) for kind, ties in places.items()
+    }
+    assert [place(one, now)[:4] for one in found] == sorted(place(one, now)[:4] for one in found)
+
+
+def place(one: Candidate, now: Placement | None) -> tuple[float, ...]:
+    """Where a placement stands in the list of ties."""
+    then = one.placement
+    moved, pools = fewest_moved(now, then) if now else 0, len(then.pools)
+    return moved, pools, then.size, OVERLAPS.index(then.overlap), one.seconds
+
+
+def test_a_pool_lies_on_no_more_nodes_than_it_is_bounded_with() -> None:
+    rng = np.random.default_rng(0)
+    for nodes, engines in itertools.product([(8,) * 6, (4,) * 5, (6,) * 4, (8, 4, 8)], [(1,), (2,), (4,)]):
+        for one in layouts(SearchSpace(nodes, TOGETHER, engines)):
+            for _ in range(5):
+                cuts = np.sort(rng.choice(np.arange(1, sum(nodes)), len(one.pools), replace=False))
+                sizes = np.diff([0, *cuts]).tolist()
+                found = placed(one, sizes, Overlap.ALL, nodes)
+                for pool in found.pools if found else ():
+                    assert sum(count > 0 for count in pool.counts) <= most_nodes(one, pool.size, nodes)
 
 
 def test_what_a_step_takes_beside_its_phases_leaves_out_what_cannot_be_fast() -> None:
