@@ -7,7 +7,6 @@ from typing import get_args
 from placebench.predict.step import StepModel
 from placebench.spec.placement import Overlap, Placement, Pool, Role
 from placebench.spec.placement_checks import contradictions, undivided_heads
-from placebench.spec.presets import fill
 from placebench.spec.workload import EngineSize
 
 OVERLAPS = (Overlap.ALL, Overlap.UPDATES, Overlap.NONE)
@@ -129,13 +128,16 @@ def most_nodes(layout: PoolLayout, size: int, nodes: tuple[int, ...]) -> int:
 
 def _fewest(room: Sequence[int], wanted: int) -> list[int]:
     """How much of what is wanted each node takes: the fullest that has room for all of it, else the emptiest first."""
-    enough = [node for node, free in enumerate(room) if free >= wanted]
-    if enough:
-        chosen = min(enough, key=lambda node: room[node])
-        return [wanted if node == chosen else 0 for node in range(len(room))]
-    emptiest_first = sorted(range(len(room)), key=lambda node: -room[node])
-    taken = dict(zip(emptiest_first, fill([room[node] for node in emptiest_first], wanted), strict=True))
-    return [taken[node] for node in range(len(room))]
+    taken = [0] * len(room)
+    if enough := [free for free in room if free >= wanted]:
+        taken[room.index(min(enough))] = wanted
+        return taken
+    for node in sorted(range(len(room)), key=room.__getitem__, reverse=True):
+        taken[node] = min(room[node], wanted)
+        wanted -= taken[node]
+        if not wanted:
+            break
+    return taken
 
 
 def describe(placement: Placement) -> str:
