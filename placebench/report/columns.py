@@ -15,8 +15,8 @@ GAP = 2
 # Headings whose words are no longer than this, as placebench's own are, are broken only when names are this narrow.
 SHORT_WORD = 10
 NAME_COLUMNS = 6
-# Where a name is broken first: learners:1|+engines:1|/staleness=1, actor|.rollout8|+critic8|.yaml, tokens/s/|device.
-_MARKS = r"(?<=/s/)|(?=[+/])(?<!/s)(?!/s/)|(?=\.[a-z])"
+# Where names are broken first: learners:1|+engines:1|/staleness=1, actor|.rollout8|+critic8|-tp4|.yaml, tokens/s/|device.
+_MARKS = r"(?<=/s/)|(?=[+/])(?<!/s)(?!/s/)|(?=\.[a-z])|(?=-[a-z]+\d)"
 
 
 class Holds(Enum):

@@ -102,13 +102,13 @@ def _names(group: FoundGroup) -> list[str]:
 
 def _heading(found: FoundPlacements, group: FoundGroup) -> str:
     order = "those that move fewest devices" if found.now else "those of fewest pools"
-    best = f"the fastest is {group.predictions.fastest.placement.name}, {order} come first:"
+    best = f"the fastest is {group.predictions.fastest.placement.name}; {order} come first:"
     if group.staleness:
         return (
             f"With generation ahead of training, on weights up to {plural(group.staleness, 'update')} old, which"
-            f" changes what is trained; {best}"
+            f" changes what is trained: {best}"
         )
-    return f"The fastest placements that train the same; {best}"
+    return f"Of placements that train the same, {best}"
 
 
 def _moves(found: FoundPlacements, group: FoundGroup) -> list[str]:

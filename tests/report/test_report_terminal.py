@@ -34,12 +34,16 @@ def test_a_narrow_table_breaks_texts_and_never_numbers(width: int) -> None:
 
 
 def test_the_name_of_a_file_is_broken_between_its_parts() -> None:
-    grid = Grid("Found", ("placement", "step"), (("actor.rollout.ref384+critic192-tp4.yaml", "7.9 s"),))
+    names = ("actor.rollout.ref384+critic192-tp4.yaml", "actor.ref384+rollout96+critic192-stale1-tp2.yaml")
+    grid = Grid("Found", ("placement", "step"), tuple((name, "7.9 s") for name in names))
     console = Console(file=io.StringIO(), width=30)
     console.print(grid_table(grid, texts=1, width=30))
     assert isinstance(console.file, io.StringIO)
     lines = [line.removesuffix("7.9 s").strip() for line in console.file.getvalue().splitlines()]
-    assert lines[2:] == ["actor.rollout.ref384", "+critic192-tp4.yaml"]
+    assert lines[2:] == [
+        *("actor.rollout.ref384", "+critic192-tp4.yaml"),
+        *("actor.ref384+rollout96", "+critic192-stale1-tp2", ".yaml"),
+    ]
 
 
 NAMES = (
@@ -51,6 +55,7 @@ NAMES = (
     "learners:1+engines:1/staleness=1/overlap=updates",
     "learners:2,2+engines:4xtp2/staleness=1/inflight_updates=true",
     "actor.rollout.ref384+critic192-tp4.yaml",
+    "actor.ref384+rollout96+critic192-stale1-tp2.yaml",
 )
 NAMED = ("placement", "against", "device", "pool")
 LABELS = ("gen", "old_log_prob", "update_weights", "gap before update_critic", "short gaps", "step")
