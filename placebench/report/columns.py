@@ -15,7 +15,7 @@ GAP = 2
 # Headings whose words are no longer than this, as placebench's own are, are broken only when names are this narrow.
 SHORT_WORD = 10
 NAME_COLUMNS = 6
-# Where names are broken first: learners:1|+engines:1|/staleness=1, actor|.rollout8|+critic8|-tp4|.yaml, tokens/s/|device.
+# Where names are broken first: learners:1|+engines:1|/staleness=1, actor|.ref8|+critic8|-tp4|.yaml, tokens/s/|device.
 _MARKS = r"(?<=/s/)|(?=[+/])(?<!/s)(?!/s/)|(?=\.[a-z])|(?=-[a-z]+\d)"
 
 
