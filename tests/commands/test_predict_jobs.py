@@ -124,7 +124,7 @@ def test_placements_that_the_jobs_framework_cannot_have_are_refused_as_by_a_run(
     result, of_run = invoke("--from", "latest", *words), invoke_any("run", *words, *TRL, "--dry-run")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 2), result.output
     assert NO_CRITIC in result.stderr
-    assert "placement 'ddp:2': how a model lies on its ranks is in TRL's own configuration" in result.stderr
+    assert "placement 'ddp:2': TRL's own configuration (DDP, FSDP, DeepSpeed) decides how a model" in result.stderr
     for line in result.stderr.splitlines():
         assert line in of_run.stderr
 
