@@ -108,7 +108,7 @@ def _heading(found: FoundPlacements, group: FoundGroup) -> str:
             f"With generation ahead of training, on weights up to {plural(group.staleness, 'update')} old, which"
             f" changes what is trained: {best}"
         )
-    return f"Of placements that train the same, {best}"
+    return f"Of placements that do not change what is trained, {best}"
 
 
 def _moves(found: FoundPlacements, group: FoundGroup) -> list[str]:

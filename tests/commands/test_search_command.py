@@ -55,7 +55,7 @@ def test_the_text_is_that_of_the_predictions_with_who_moves_and_what_no_word_say
     # A word of a command is not broken.
     assert all(len(line) <= 80 or line.startswith("    --placements ") for line in result.output.splitlines())
     shown = " ".join(result.output.split())
-    assert "Of placements that train the same, the fastest is " in shown
+    assert "Of placements that do not change what is trained, the fastest is " in shown
     assert "on weights up to 1 update old, which changes what is trained" in shown
     assert "How far to trust this (same run, generation does not wait for the host: standard" in shown
     assert "To decide it (write the files first, with --write DIR here; " in shown
