@@ -32,6 +32,11 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def exit_words(code: int) -> str:
+    """How a process has ended, by the exit code that Python has of it."""
+    return signal_name(-code) if code < 0 else f"exit code {code}"
+
+
 class Stopped(BaseException):
     """A signal asks the process to end; like KeyboardInterrupt no Exception, which somebody might take for a fault.
 

@@ -10,7 +10,6 @@ import secrets
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,12 +20,12 @@ from typing import Any
 
 from placebench.errors import JobExit, LaunchError
 from placebench.host.processes import adopt_orphans, descendants, kill_processes, reap_orphans
-from placebench.host.signals import signal_name
+from placebench.host.signals import StopSignals, exit_words
 from placebench.jobs.end import end_by, end_by_words
 from placebench.jobs.log_files import states_of
 from placebench.jobs.log_steps import Found, StepReader, may_lack_log
 from placebench.jobs.nodes import nodes_of
-from placebench.jobs.places import ray_head
+from placebench.jobs.own_ray import ray_head, wait_for_ray
 from placebench.record.end_file import STOPPED, EndFile
 from placebench.record.folder import AFTER, ENDED, IN_STEP, Trial
 from placebench.record.launch_file import LaunchFile
@@ -37,7 +36,6 @@ from placebench.sessions.own_ray import HEAD_PATIENCE
 from placebench.sessions.torchrun.command import start_bound
 from placebench.spec.devices import Device
 from placebench.spec.legible import one_line
-from placebench.spec.reading import FileState
 
 _POLL_S = 0.05
 _TELL_EVERY_S = 1.0
@@ -72,7 +70,8 @@ class Bridge:
     def run(self) -> EndFile:
         """Run it from what comes before it to what comes after it, which changes nothing of how it has ended."""
         try:
-            end = self._run_command()
+            with contextlib.ExitStack() as behind:
+                end = self._run_command(behind)
         except KeyboardInterrupt:
             self._run_after(is_done=False)
             raise
@@ -86,8 +85,11 @@ class Bridge:
             end = end.model_copy(update={"message": "; ".join(filter(None, (end.message, why)))})
         return end
 
-    def _run_command(self) -> EndFile:
+    def _run_command(self, behind: contextlib.ExitStack) -> EndFile:
         """Run the command with what it needs until it has ended, and all that it has started.
+
+        Args:
+            behind: is left when all has ended; once the command runs, signals until then cut nothing in half.
 
         Raises:
             LaunchError: what it needs did not start, or ended.
@@ -105,10 +107,12 @@ class Bridge:
                 self._wait_for("before", job.before)
             self._progress("start")
             self._start_beside()
+            signals = behind.enter_context(StopSignals())
             begun, written = time.monotonic(), states_of(job.log_files)
             command = self._start("the command", job.command, self._environment, self._trial.log)
             self._register(command.pid)
-            return self._follow(command, begun, written)
+            with StepReader(self._trial, self._asked, self._job, self._nodes, begun, written) as reader:
+                return self._follow(command, reader, signals)
         except Exception as error:
             explained = self._nodes.explain(error)
             if explained is error:
@@ -130,18 +134,19 @@ class Bridge:
             return str(error)
         return None
 
-    def _follow(self, command: subprocess.Popen[bytes], begun: float, written: Mapping[str, FileState]) -> EndFile:
-        """Read steps until there are enough, or the command ends; what was `written` before it began has none."""
-        is_stopped = False
-        with StepReader(self._trial, self._asked, self._job, self._nodes, begun, written) as reader:
-            try:
-                self._read_steps(command, reader)
-            except KeyboardInterrupt:
-                if not self._job.until_end:
-                    raise
-                is_stopped = True
-                self._end(command)
-            self._write(reader.finish(is_cut=is_stopped or bool(command.returncode)))
+    def _follow(self, command: "subprocess.Popen[bytes]", reader: StepReader, signals: StopSignals) -> EndFile:
+        """Read steps until there are enough, the command ends, or a signal has come.
+
+        Raises:
+            KeyboardInterrupt: one has come, and the launch is nothing without the steps that are left.
+        """
+        self._read_steps(command, reader, signals)
+        if signals.received and not self._job.until_end:
+            raise KeyboardInterrupt
+        is_stopped = signals.received is not None and command.poll() is None
+        if is_stopped:
+            self._end(command)
+        self._write(reader.finish(is_cut=is_stopped or bool(command.returncode)))
         if self._done >= self._job.steps or (self._done and is_stopped):
             return EndFile(kind=JobExit.DONE, message=STOPPED if is_stopped else None)
         end = self._too_early(command.returncode)
@@ -149,21 +154,21 @@ class Bridge:
             return EndFile(kind=JobExit.DONE, message=end.message if command.returncode else None)
         return end
 
-    def _read_steps(self, command: subprocess.Popen[bytes], reader: StepReader) -> None:
-        while command.poll() is None and self._done < self._job.steps:
+    def _read_steps(self, command: "subprocess.Popen[bytes]", reader: StepReader, signals: StopSignals) -> None:
+        while self._done < self._job.steps and command.poll() is None and signals.received is None:
             self._reap()
             self._write(reader.read())
             self._tell(reader)
             for name, process in self._running[:-1]:
                 if process.poll() is not None:
-                    raise LaunchError(f"{name} ended with {_ended(process.returncode)}: see {name}.log")
+                    raise LaunchError(f"{name} ended with {exit_words(process.returncode)}: see {name}.log")
             if elsewhere := self._nodes.failed():
                 raise LaunchError(elsewhere)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 command.wait(_POLL_S)
-        if self._done >= self._job.steps:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                command.wait(_GRACE_S)
+        until = time.monotonic() + (_GRACE_S if self._done >= self._job.steps else 0.0)
+        while command.poll() is None and signals.received is None and time.monotonic() < until:
+            time.sleep(_POLL_S)
 
     def _failed_elsewhere(self) -> str | None:
         """What has failed on another node, where a process that this one has missed may still be about to end."""
@@ -175,7 +180,7 @@ class Bridge:
     def _too_early(self, code: int) -> EndFile:
         """What it means that the command has ended before its last step."""
         steps = str(self._done) if self._job.until_end else f"{self._done} of {self._job.steps}"
-        ended = f"the command ended with {_ended(code)} after {steps} steps"
+        ended = f"the command ended with {exit_words(code)} after {steps} steps"
         if not self._trial.log.is_file():
             ended += f"; something else is now in place of {self._trial.log.name}"
         if code:
@@ -204,7 +209,7 @@ class Bridge:
             )
         log = self._trial.path / "ray.log"
         words = ray_head(address, self._environment["RAY_TMPDIR"])
-        _wait_for_ray(self._start("ray", words, self._environment, log), address, log)
+        wait_for_ray(self._start("ray", words, self._environment, log), address, log, _HEAD_S)
         self._nodes.start(self._job, self._own_environment, _HEAD_S)
 
     def _start_beside(self) -> None:
@@ -274,7 +279,7 @@ class Bridge:
             more = log.stat().st_size - size if log.is_file() else 0
             said = read_end(log, min(more, _LAST_BYTES)).strip().splitlines()[-1:] if more > 0 else []
             what = one_line(said[0]) if said else shown(command)
-            raise LaunchError(f"{name} ended with {_ended(process.returncode)}: {what}")
+            raise LaunchError(f"{name} ended with {exit_words(process.returncode)}: {what}")
 
     def _reap(self) -> None:
         """Let go of what the job's processes have left behind and what has ended since, now and then."""
@@ -343,32 +348,10 @@ class Bridge:
         Progress(stage=stage, step=step, steps=self._job.steps, phases=phases).write(self._trial)
 
 
-def _ended(code: int) -> str:
-    return signal_name(-code) if code < 0 else f"exit code {code}"
-
-
 def shown(command: Sequence[str]) -> str:
     """A command as a shell takes it, not all of a long one."""
     text = shlex.join(command)
     return text if len(text) <= 100 else f"{text[:100]}…"
-
-
-def _wait_for_ray(process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
-    """Wait until the head of a Ray answers.
-
-    Raises:
-        LaunchError: it does not.
-    """
-    host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + _HEAD_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
-            return
-        time.sleep(_POLL_S)
-    if process.returncode is None:
-        raise LaunchError(f"ray start does not listen on port {port} after {_HEAD_S:g} s: see {log.name}")
-    why = end_by_words(read_end(log, _LAST_BYTES), _ended(process.returncode)).message
-    raise LaunchError(f"ray start has ended: {why}: see {log.name}")
 
 
 def _end_by(error: Exception, trial: Trial) -> EndFile:

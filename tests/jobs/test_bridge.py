@@ -19,9 +19,11 @@ from fake_jobs import PLAIN, TRL, is_gone, prepare, python, read_end, rows, writ
 from placebench.errors import JobExit
 from placebench.host.network import free_port
 from placebench.jobs import bridge
-from placebench.jobs.places import ray_head
+from placebench.jobs.own_ray import ray_head
+from placebench.record.end_file import STOPPED
 from placebench.record.job_record import Companion
 from placebench.record.launch_file import LaunchFile
+from placebench.record.tail import JsonlTail
 from placebench.run.failures import lacks_only
 
 pytestmark = pytest.mark.usefixtures("bridge_in_this_process")
@@ -121,8 +123,6 @@ def test_an_after_that_fails_is_told_behind_what_ended_the_launch(tmp_path: Path
     assert lacks_only(done) == "what comes after it"
 
 
-# The signal may come between the opening of a file and the block that closes it: its process ends then, this one not.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_ends_the_job_too(tmp_path: Path) -> None:
     trial = prepare(tmp_path, *python(tmp_path, TRL), steps=900, warmup_steps=1)
 
@@ -134,6 +134,35 @@ def test_a_signal_ends_the_job_too(tmp_path: Path) -> None:
     threading.Thread(target=stop).start()
     assert bridge.main(str(trial.path)) == 128 + signal.SIGINT
     assert not trial.end.exists()
+    assert is_gone(tmp_path)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_signal_while_a_file_is_read_loses_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    marked = """
+import time
+from placebench_attach import span
+while True:
+    with span("step"), span("gen"):
+        time.sleep(0.01)
+"""
+    read_lines, read = JsonlTail.read_lines, list[bytes]()
+
+    def pressed(tail: JsonlTail) -> list[bytes]:
+        lines = read_lines(tail)
+        if len(read) <= which < len(read) + len(lines):
+            os.kill(os.getpid(), signal.SIGTERM)
+        read.extend(lines)
+        return lines
+
+    monkeypatch.setattr(JsonlTail, "read_lines", pressed)
+    trial = prepare(tmp_path, *python(tmp_path, marked), devices=1, until_end=True, steps=9999)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert read_end(trial)["message"] == STOPPED
+    (written,) = trial.attached.glob("*.jsonl")
+    assert len(rows(trial)) == written.read_text().count('"name": "step"') > 0
     assert is_gone(tmp_path)
 
 
