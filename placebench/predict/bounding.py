@@ -157,19 +157,17 @@ class Bounding:
         Args:
             times: of each phase.
         """
-        starts, ends = dict[str, Array](), dict[str, Array]()
-        inputs = set[str]()
+        ends, inputs = dict[str, Array](), set[str]()
         for phase in self._graph:
             after = [ends[name] for name in phase.after]
             inputs.update(phase.after)
-            starts[phase.name] = reduce(np.maximum, after) if after else np.zeros(1)
-            ends[phase.name] = starts[phase.name] + times[phase.name]
+            ends[phase.name] = reduce(np.maximum, after, np.zeros(1)) + times[phase.name]
         # What nothing waits for ends last.
         training = reduce(np.maximum, (end for name, end in ends.items() if name not in inputs), np.zeros(1))
         if not self._layout.runs_ahead:
             return training, np.zeros(1)
         gen, update = (times.get(name, np.zeros(1)) for name in (GEN, UPDATE_WEIGHTS))
-        sends_from = starts.get(UPDATE_ACTOR, training)
+        sends_from = ends.get(UPDATE_ACTOR, training)
         return reduce(np.maximum, (training, sends_from + update, gen + update)), gen + training + update
 
     def _alone(

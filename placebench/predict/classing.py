@@ -37,7 +37,7 @@ class _Distance:
     elsewhere: bool
 
     def has_more_nodes(self) -> bool:
-        used = {node for pool in self.placement.pools for node, count in enumerate(pool.counts) if count}
+        used = {node for pool in self.placement.pools for node in pool.nodes}
         return len(used) > max(file.nodes for file in self._files)
 
     def has_many_more_devices(self) -> bool:

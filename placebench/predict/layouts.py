@@ -104,18 +104,15 @@ def placed(layout: PoolLayout, sizes: Sequence[int], overlap: Overlap, nodes: Se
     for order in (largest_first, sorted(largest_first, key=lambda name: name != engines)):
         left, counts = list(nodes), dict[str, tuple[int, ...]]()
         for name in order:
-            whole = layout.tensor_parallel if name == engines else 1
-            taken = [whole * count for count in _fewest([have // whole for have in left], pools[name] // whole)]
-            left = [have - take for have, take in zip(left, taken, strict=True)]
-            counts[name] = tuple(taken)
+            counts[name] = _take(left, pools[name], layout.tensor_parallel if name == engines else 1)
         if all(sum(counts[name]) == size for name, size in pools.items()):
             named = replace(bare, pools=tuple(Pool(name, counts[name]) for name in pools), overlap=overlap)
             return replace(named, name=describe(named))
     return None
 
 
-def most_nodes(layout: PoolLayout, size: int, nodes: tuple[int, ...]) -> int:
-    """On how many nodes a pool of so many devices lies at most, where `placed` puts it.
+def more_nodes(layout: PoolLayout, nodes: tuple[int, ...]) -> int:
+    """On how many nodes more than would hold it a pool lies at most, where `placed` puts it.
 
     A pool takes empty nodes before others, and leaves one at most that is neither empty nor full. So where nodes are
     alike and whole engines fill them, it lies on as few as hold it, or on fewer empty ones and one for each other pool.
@@ -123,21 +120,30 @@ def most_nodes(layout: PoolLayout, size: int, nodes: tuple[int, ...]) -> int:
     each = nodes[0]
     if nodes.count(each) < len(nodes) or each % layout.tensor_parallel:
         return len(nodes)
-    return min(len(nodes), -(-size // each) + max(0, len(layout.pools) - 2))
+    return max(0, len(layout.pools) - 2)
 
 
-def _fewest(room: Sequence[int], wanted: int) -> list[int]:
-    """How much of what is wanted each node takes: the fullest that has room for all of it, else the emptiest first."""
-    taken = [0] * len(room)
-    if enough := [free for free in room if free >= wanted]:
-        taken[room.index(min(enough))] = wanted
-        return taken
-    for node in sorted(range(len(room)), key=room.__getitem__, reverse=True):
-        taken[node] = min(room[node], wanted)
-        wanted -= taken[node]
-        if not wanted:
+def _take(left: list[int], size: int, whole: int) -> tuple[int, ...]:
+    """Take devices of nodes for a pool: of the fullest that has room for all of it, else of the emptiest first.
+
+    Args:
+        left: devices of each node that are free, and then those that are left.
+        size: devices of the pool; fewer are taken where there is no room for more.
+        whole: so many are taken of a node together.
+    """
+    taken = [0] * len(left)
+    size -= size % whole
+    if enough := [free for free in left if free >= size]:
+        order = [left.index(min(enough))]
+    else:
+        order = sorted(range(len(left)), key=left.__getitem__, reverse=True)
+    for node in order:
+        taken[node] = min(left[node] - left[node] % whole, size)
+        left[node] -= taken[node]
+        size -= taken[node]
+        if not size:
             break
-    return taken
+    return tuple(taken)
 
 
 def describe(placement: Placement) -> str:

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from placebench.predict.bounding import Allocations, Array, Bounding, Column, Counts
-from placebench.predict.layouts import OVERLAPS, PoolLayout, SearchSpace, layouts, most_nodes, placed
+from placebench.predict.layouts import OVERLAPS, PoolLayout, SearchSpace, layouts, more_nodes, placed
 from placebench.spec.phases import Phase
 from placebench.spec.placement import Overlap, Placement, Role
 
@@ -105,7 +105,7 @@ def search(
     families = _families(state)
     best = _fastest(state, families, now)
     if best is None:
-        return SearchResult(None, (), state.bounded, len(state.walked))
+        return SearchResult(None, (), _bounded_so_far(families), len(state.walked))
     state.tie = tie(best.placement) if callable(tie) else tie
     kinds: dict[object, list[_Family]] = {}
     for family in families:
@@ -114,7 +114,11 @@ def search(
         list(islice(_ties(state, kind, now, all_of_them=per_layout is None), per_layout)) for kind in kinds.values()
     ]
     ordered = tuple(one for _, one in sorted(chain.from_iterable(ties), key=lambda found: found[0]))
-    return SearchResult(best, ordered, state.bounded, len(state.walked))
+    return SearchResult(best, ordered, _bounded_so_far(families), len(state.walked))
+
+
+def _bounded_so_far(families: Sequence["_Family"]) -> int:
+    return sum(family.bounding.bounded for family in families)
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,8 @@ class _Family:
     """In the order of their staleness."""
     numbers: tuple[int, ...]
     """Which ones they are of all layouts."""
+    bounding: Bounding
+    """Bounds their allocations."""
 
     @property
     def fastest(self) -> PoolLayout:
@@ -140,12 +146,12 @@ class _Search:
     space: SearchSpace
     tie: float = 0.0
     best: float = inf
-    bounded: int = 0
     walked: dict[tuple[PoolLayout, tuple[int, ...], Overlap], tuple[Placement, float] | None] = field(
         default_factory=dict
     )
     _sizes: dict[tuple[tuple[Role, ...], int], Counts] = field(default_factory=dict)
-    _times: dict[tuple[str, tuple[Role, ...], int, int], Array] = field(default_factory=dict)
+    _columns: dict[tuple[object, ...], Column] = field(default_factory=dict)
+    _seconds: dict[tuple[str, int, int], dict[int, float]] = field(default_factory=dict)
     _graphs: dict[tuple[int, bool], tuple[Phase, ...]] = field(default_factory=dict)
 
     def graph(self, placement: Placement) -> tuple[Phase, ...]:
@@ -166,18 +172,26 @@ class _Search:
     def column(self, layout: PoolLayout, roles: tuple[Role, ...]) -> Column:
         """A pool at all numbers of devices that it can have; without roles the controller."""
         shared_by = layout.tensor_parallel if Role.ROLLOUT in roles else 1
-        sizes, pools = self.sizes(roles, shared_by), len(layout.pools)
-        names = [one.name for one in self.graph(layout.placement) if (one.role in roles if one.role else not roles)]
-        for name in names:
-            if (name, roles, shared_by, pools) not in self._times:
-                seconds = [
-                    self.steps.phase_seconds(
-                        name, size, layout.tensor_parallel, most_nodes(layout, size, self.space.nodes)
-                    )
-                    for size in sizes.tolist()
-                ]
-                self._times[name, roles, shared_by, pools] = np.array(seconds, dtype=np.float64)
-        return Column(sizes, {name: self._times[name, roles, shared_by, pools] for name in names})
+        graph, more = self.graph(layout.placement), more_nodes(layout, self.space.nodes)
+        key = (roles, shared_by, more, layout.placement.staleness, layout.placement.has_engines)
+        if key not in self._columns:
+            sizes = self.sizes(roles, shared_by)
+            names = [one.name for one in graph if (one.role in roles if one.role else not roles)]
+            self._columns[key] = Column(sizes, {name: self._times(name, sizes, shared_by, more) for name in names})
+        return self._columns[key]
+
+    def _times(self, phase: str, sizes: Counts, shared_by: int, more: int) -> Array:
+        """Seconds of a phase, like `sizes`: the same in all pools that it can be in, whatever else is there."""
+        known, nodes = self._seconds.setdefault((phase, shared_by, more), {}), self.space.nodes
+        for size in sizes.tolist():
+            if size not in known:
+                most = min(len(nodes), -(-size // nodes[0]) + more)
+                known[size] = self.steps.phase_seconds(phase, size, shared_by, most)
+        return np.array([known[size] for size in sizes.tolist()], dtype=np.float64)
+
+    def bounding(self, layout: PoolLayout) -> Bounding:
+        """What bounds the allocations of a layout and of those that are but of a lower staleness."""
+        return Bounding(layout, self.graph(layout.placement), self.steps.gap_seconds(layout.placement))
 
     def walk(self, layout: PoolLayout, counts: Counts, overlap: Overlap) -> tuple[Placement, float] | None:
         """A placement and its step, walked; None where its pools cannot lie on the nodes."""
@@ -203,7 +217,8 @@ def _families(state: _Search) -> list[_Family]:
         key = (one.kind, one.tensor_parallel, one.overlaps, one.placement.staleness > 0)
         found.setdefault(key, []).append((number, one))
     return [
-        _Family(tuple(one for _, one in family), tuple(number for number, _ in family)) for family in found.values()
+        _Family(tuple(one for _, one in family), tuple(number for number, _ in family), state.bounding(family[-1][1]))
+        for family in found.values()
     ]
 
 
@@ -231,11 +246,9 @@ def _bounded(state: _Search, family: _Family, room: Sequence[tuple[Sequence[int]
         room: pools of theirs, and how many devices these have together at most.
     """
     layout = family.fastest
-    bounding = Bounding(layout, state.graph(layout.placement), state.steps.gap_seconds(layout.placement))
     columns = [state.column(layout, pool) for pool in layout.pools]
     whole = (range(len(layout.pools)), state.space.devices)
-    allocations = bounding.within(state.limit, columns, state.column(layout, ()), (whole, *room))
-    state.bounded += bounding.bounded
+    allocations = family.bounding.within(state.limit, columns, state.column(layout, ()), (whole, *room))
     if len(allocations.counts):
         bounds = allocations.bounds(layout, layout.overlaps[0])
         if bounds.min() < state.best * (1 - _ROUNDING):

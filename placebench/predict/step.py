@@ -247,7 +247,6 @@ def _nodes_of(placement: Placement, name: str) -> int:
     role = PHASE[name].role
     if role is None:
         return 1
-    nodes = {node for node, count in enumerate(placement.pool_of(role).counts) if count}
-    if PHASE[name].activity is Activity.SEND_WEIGHTS:
-        nodes.add(next(node for node, count in enumerate(placement.pool_of(Role.ACTOR).counts) if count))
-    return len(nodes)
+    nodes = placement.pool_of(role).nodes
+    is_sent_to = PHASE[name].activity is Activity.SEND_WEIGHTS and placement.pool_of(Role.ACTOR).nodes[0] not in nodes
+    return len(nodes) + is_sent_to

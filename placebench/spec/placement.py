@@ -7,6 +7,7 @@ Nothing here looks at the machine: `words` reads what the user writes, `bound` g
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 
 class Role(StrEnum):
@@ -41,10 +42,15 @@ class Pool:
     name: str
     counts: tuple[int, ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Devices of the pool over all nodes."""
         return sum(self.counts)
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes that it has devices on."""
+        return tuple(node for node, count in enumerate(self.counts) if count)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from placebench.predict.layouts import OVERLAPS, SearchSpace, layouts, most_nodes, placed
+from placebench.predict.layouts import OVERLAPS, SearchSpace, layouts, more_nodes, placed
 from placebench.predict.search import Candidate, search
 from placebench.predict.walk import step_times, walked_graph
 from placebench.spec.phases import HAND_OVER, PHASES, Phase
@@ -166,7 +166,7 @@ def test_a_pool_lies_on_no_more_nodes_than_it_is_bounded_with() -> None:
                 sizes = np.diff([0, *cuts]).tolist()
                 found = placed(one, sizes, Overlap.ALL, nodes)
                 for pool in found.pools if found else ():
-                    assert sum(count > 0 for count in pool.counts) <= most_nodes(one, pool.size, nodes)
+                    assert len(pool.nodes) <= -(-pool.size // nodes[0]) + more_nodes(one, nodes)
 
 
 def test_what_a_step_takes_beside_its_phases_leaves_out_what_cannot_be_fast() -> None:
@@ -176,6 +176,16 @@ def test_what_a_step_takes_beside_its_phases_leaves_out_what_cannot_be_fast() ->
     assert found.best
     assert len(found.best.placement.pools) == 1
     assert found.walked < 10
+
+
+def test_weights_that_are_sent_behind_the_update_leave_out_what_cannot_be_fast() -> None:
+    took = {"gen": 1.0, "update_weights": 4.0}
+    times = {(name, count, 1): took.get(name, 4 / max(1, count)) for name in NAMES for count in range(33)}
+    steps = MadeUpSteps(times, dict.fromkeys(ROLES, range(1, 33)))
+    found = search(steps, SearchSpace((32,), TOGETHER, stalenesses=(1,)), tie=0.05, per_layout=1)
+    assert found.best
+    assert found.best.placement.has_engines
+    assert found.walked < 20
 
 
 @st.composite

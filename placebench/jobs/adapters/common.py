@@ -48,7 +48,7 @@ def per_node(pool: Pool) -> int:
 
 def node_count(pool: Pool) -> int:
     """Nodes on which a pool has devices."""
-    return sum(count > 0 for count in pool.counts)
+    return len(pool.nodes)
 
 
 def apart(placement: Placement) -> frozenset[Role]:
