@@ -142,6 +142,8 @@ class LoadedRun:
     ) -> pd.DataFrame:
         """Predict the step of placements from what this run measured, as `placebench predict --from` does.
 
+        Of a job of the user's its framework is not asked, which may have no such placement.
+
         Args:
             placements: their words, such as `"standard,split:3+1"`; none for those of the run.
             devices: where they are to be, such as `"gpu:8x2"`; None for as many as the run had.

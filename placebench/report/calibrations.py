@@ -77,7 +77,7 @@ def named_calibrations(sources: str) -> tuple[tuple[CalibrationFile, ...], bool]
     shipped = shipped_calibrations()
     named = [_shipped_by_name(word, shipped) for word in words]
     files = tuple(
-        one or load_calibration(path if (path := Path(word)).is_file() else find_run(word))
+        one or load_calibration(path if (path := Path(word)).is_file() else _find_run(word, shipped))
         for word, one in zip(words, named, strict=True)
     )
     if reason := next(_reasons_against(words, files), None):
@@ -89,6 +89,20 @@ def _shipped_by_name(word: str, shipped: Mapping[str, CalibrationFile]) -> Calib
     """The shipped calibration that a word names, in capitals where no run has this name; None of another word."""
     is_free = not exists(Path(word)) and (word in shipped or not completed_runs(word))
     return shipped.get(word.lower()) if is_free else None
+
+
+def _find_run(word: str, shipped: Mapping[str, CalibrationFile]) -> Path:
+    """The run that a word names; where it is a mere name and no run's, what is shipped may have been meant.
+
+    Raises:
+        UsageError: there is none, or several may be meant.
+    """
+    try:
+        return find_run(word)
+    except UsageError as error:
+        if "/" in word or completed_runs(word):
+            raise
+        raise UsageError(f"{error}; shipped with placebench: {listing(shipped)}") from None
 
 
 def _reasons_against(words: Sequence[str], files: Sequence[CalibrationFile]) -> Iterator[str]:

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("here")
         (("--placements", "standard"), "name what to predict from: --from RUN, or --gpu"),
         (("--from", "latest"), "there is no run under runs/ yet"),
         (("--from", "nowhere"), "there is no such folder"),
+        (("--from", "h300"), "or name its folder; shipped with placebench: h100 and h200"),
         (("--from", ""), "there is an empty entry"),
         (("--from", "h200", "--placements", "nonsense"), "unknown placement 'nonsense'"),
         (("--from", "h200", "--placements", "split:3+1"), "cannot be shared equally by the 3 devices"),
