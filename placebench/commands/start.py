@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def raise_bad_end(plan: "Plan", result: "RunResult") -> None:
-    """Say what of a run is missing, and which launches count though their commands did not end in order.
+    """Say what of a run is missing, and which launches count though their commands did not end cleanly.
 
     Raises:
         TimeLimitError: the time limit has passed.
@@ -71,7 +71,7 @@ def start(
 
     Raises:
         UsageError: placements asked for cannot be; the plan of the others is shown.
-        PlacebenchError: the run did not end in order.
+        PlacebenchError: the run did not end cleanly.
     """
     if request.print_config:
         from placebench.plan.as_config import config_text

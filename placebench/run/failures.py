@@ -36,10 +36,10 @@ CLUSTER_CHANGED = (JobExit.NODE_LOST, JobExit.NOT_PLACED)
 _NO_HEAD = "Failed to connect to GCS within"
 
 _AFTER_STEPS: Mapping[str, str] = {
-    FINISHING: "an end in order",
+    FINISHING: "its end",
     TRACING: "the trace of its kernels",
-    STOPPING: "an end in order",
-    AFTER: "what comes after it",
+    STOPPING: "its end",
+    AFTER: "its after command",
 }
 
 _OF_A_GPU = "CUDA|HIP|NCCL|GPU"

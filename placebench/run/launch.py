@@ -140,7 +140,7 @@ class Launcher:
         notes += tuple(f"process {left.pid} of the launch does not end even after SIGKILL" for left in processes.left)
         end, ends_run = self._explained(end, trial, process.returncode, was_out_of_memory=oom_kills() > kills)
         if end.status is not Status.DONE and not ends_run and (missing := lacks_only(trial)):
-            notes += (f"the launch is done but for {missing}: {end.reason} (see {trial.path})",)
+            notes += (f"the launch counts, though {missing} failed: {end.reason} (see {trial.path})",)
             record_cut_off(trial, end)
             end = LaunchEnd(Status.DONE)
         if end.status is Status.DONE and unmeasured:

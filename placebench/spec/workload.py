@@ -275,7 +275,7 @@ class Workload(_Section):
     )
     activation_checkpointing: bool = Field(
         False,
-        description="compute activations anew instead of keeping them: less memory, more work",
+        description="recompute activations instead of keeping them: less memory, more work",
     )
     torch_compile: bool = Field(False, description="compile the transformer blocks for training and scoring")
     trace_kernels: bool = Field(

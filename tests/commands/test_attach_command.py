@@ -129,7 +129,7 @@ def test_a_command_that_fails_has_its_report_and_exit_code() -> None:
     )
     assert values()["step_time"] == pytest.approx(0.5)
     assert len(summary()["launches"]) == 1
-    assert "round 1 job did not end in order: RuntimeError: boom." in summary()["warnings"]
+    assert "round 1 job did not end cleanly: RuntimeError: boom." in summary()["warnings"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -142,7 +142,7 @@ def test_a_signal_ends_the_command_and_leaves_the_report(number: signal.Signals)
     )
     assert values()["step_time"] >= 0.01
     assert summary()["placements"][0]["critical_path"]
-    assert "round 1 job did not end in order: it was stopped before its command ended." in summary()["warnings"]
+    assert "round 1 job did not end cleanly: it was stopped before its command ended." in summary()["warnings"]
     (trial,) = run_folder().glob("trials/*")
     (pid,) = {json.loads(line)["pid"] for line in Trial(trial).processes.read_text().splitlines()}
     assert not Path(f"/proc/{pid}").exists()

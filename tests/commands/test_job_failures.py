@@ -72,7 +72,7 @@ def test_what_comes_after_a_launch_does_not_undo_it() -> None:
     result = invoke("run", *BASE, "--rounds", "1", "--job", "job.yaml")
     assert result.exit_code == 3, result.output
     why = "after ended with exit code 1: no checkpoint"
-    assert f"the launch is done but for what comes after it: {why} (see runs/" in result.output
+    assert f"the launch counts, though its after command failed: {why} (see runs/" in result.output
     assert f"1 of 2 launches failed, the first with: failed, ValueError: no data; {why} (see runs/" in result.stderr
     assert {path.parent.name: path.read_text().strip() for path in Path("runs").glob("*/trials/*/status")} == {
         "01-good": "done",

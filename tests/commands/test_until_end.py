@@ -94,7 +94,7 @@ def test_an_after_that_is_cut_off_is_in_the_report(
     result = run_job(f"{STEPS}{end}\n", "--rounds", "1", "--time-limit", "100000", keys=f"{KEYS}{after}\n")
     # How the command ended counts, and not what comes after it.
     assert result.exit_code == code, result.output
-    told = f"round 1 a did not end in order: {said}the after command was cut off: the time limit has passed."
+    told = f"round 1 a did not end cleanly: {said}the after command was cut off: the time limit has passed."
     assert told in caveats(compare_run(run_folder()))
 
 
@@ -106,8 +106,8 @@ def test_an_after_that_fails_changes_nothing_of_how_the_command_ended(end: str, 
     result = run_job(f"{STEPS}{end}\n", "--rounds", "1", keys=f"{KEYS}after: sh -c 'echo no disk; exit 1'\n")
     assert result.exit_code == code, result.output
     why = "after ended with exit code 1: no disk"
-    assert f"round 1 a did not end in order: {said}{why}." in caveats(compare_run(run_folder()))
-    assert f"note: the launch is done but for what comes after it: {said}{why} (see" in result.stderr.replace("\n", " ")
+    assert f"round 1 a did not end cleanly: {said}{why}." in caveats(compare_run(run_folder()))
+    assert f"note: the launch counts, though its after command failed: {said}{why} (see" in result.stderr.replace("\n", " ")
 
 
 def test_an_attached_run_that_goes_on_has_a_time_limit_too() -> None:

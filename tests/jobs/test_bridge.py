@@ -120,7 +120,7 @@ def test_an_after_that_fails_is_told_behind_what_ended_the_launch(tmp_path: Path
     done = prepare(tmp_path / "b", *python(tmp_path / "b", PLAIN, "0.01"), after=after)
     assert bridge.main(str(done.path)) == JobExit.FAILED
     assert (read_end(done)["message"], read_end(done)["after"]) == (None, why)
-    assert lacks_only(done) == "what comes after it"
+    assert lacks_only(done) == "its after command"
 
 
 def test_a_signal_ends_the_job_too(tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def test_a_trace_that_fails_costs_only_the_trace(
     result.raise_unless_done()
     assert statuses(result.folder) == {"01-standard": "done"}
     (note,) = (line for line in said.splitlines() if line.startswith("note: the launch"))
-    assert note.startswith(f"note: the launch is done but for the trace of its kernels: {reason}")
+    assert note.startswith(f"note: the launch counts, though the trace of its kernels failed: {reason}")
     assert note.endswith("/trials/01-standard)")
     assert_nothing_left(temp)
 
@@ -312,7 +312,7 @@ def test_a_launch_counts_whose_steps_are_done_though_its_job_does_not_end_in_ord
     result, said = run(plan(tmp_path, placements="standard", step_timeout_s=600.0), body)
     result.raise_unless_done()
     assert statuses(result.folder) == {"01-standard": "done"}
-    assert "note: the launch is done but for an end in order: " in said
+    assert "note: the launch counts, though its end failed: " in said
     assert_nothing_left(temp)
 
 

@@ -37,9 +37,9 @@ def missing_launches(run: Run, placements: Sequence[RunSide]) -> Iterator[str]:
 
 
 def bad_end(launch: Launch) -> Iterator[str]:
-    """That the command of a launch that counts did not end in order."""
+    """That the command of a launch that counts did not end cleanly."""
     if launch.bad_end:
-        yield f"{launch.label} did not end in order: {launch.bad_end}."
+        yield f"{launch.label} did not end cleanly: {launch.bad_end}."
 
 
 def not_finite(launch: Launch) -> Iterator[str]:

@@ -54,7 +54,7 @@ class Sampling:
     gpm_absent: Mapping[str, str]
     """Why SM, tensor and memory activity (GPM) were not read, by device."""
     ticks: int | None
-    """Samples taken, those due less the missed ones; None when a sampler did not end in order."""
+    """Samples taken, those due less the missed ones; None when a sampler did not end cleanly."""
     missed: int | None
     """How many of them were missed; None as above."""
     errors: tuple[str, ...]
