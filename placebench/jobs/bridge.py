@@ -27,7 +27,7 @@ from placebench.jobs.log_steps import Found, StepReader, may_lack_log
 from placebench.jobs.nodes import nodes_of
 from placebench.jobs.own_ray import ray_head, wait_for_ray
 from placebench.record.end_file import STOPPED, EndFile
-from placebench.record.folder import AFTER, ENDED, IN_STEP, Trial
+from placebench.record.folder import AFTER, ENDED, IN_STEP, STOPPING, Trial
 from placebench.record.launch_file import LaunchFile
 from placebench.record.progress import PhaseTime, Progress
 from placebench.record.tail import read_end
@@ -112,7 +112,11 @@ class Bridge:
             command = self._start("the command", job.command, self._environment, self._trial.log)
             self._register(command.pid)
             with StepReader(self._trial, self._asked, self._job, self._nodes, begun, written) as reader:
-                return self._follow(command, reader, signals)
+                end = self._follow(command, reader, signals)
+            end.write(self._trial)  # nobody waits forever for what is still to end
+            if end.kind is JobExit.DONE:
+                self._progress(STOPPING, self._done)
+            return end
         except Exception as error:
             explained = self._nodes.explain(error)
             if explained is error:

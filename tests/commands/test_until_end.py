@@ -107,7 +107,9 @@ def test_an_after_that_fails_changes_nothing_of_how_the_command_ended(end: str, 
     assert result.exit_code == code, result.output
     why = "after ended with exit code 1: no disk"
     assert f"round 1 a did not end cleanly: {said}{why}." in caveats(compare_run(run_folder()))
-    assert f"note: the launch counts, though its after command failed: {said}{why} (see" in result.stderr.replace("\n", " ")
+    assert f"note: the launch counts, though its after command failed: {said}{why} (see" in result.stderr.replace(
+        "\n", " "
+    )
 
 
 def test_an_attached_run_that_goes_on_has_a_time_limit_too() -> None:

@@ -166,6 +166,17 @@ while True:
     assert is_gone(tmp_path)
 
 
+def test_a_launch_counts_before_what_is_left_of_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial, seen = prepare(tmp_path, *python(tmp_path, PLAIN, "0.01")), list[tuple[Any, str | None]]()
+
+    def look(*_: object) -> None:
+        seen.append((read_end(trial)["kind"], lacks_only(trial)))
+
+    monkeypatch.setattr(bridge, "kill_processes", look)
+    assert bridge.main(str(trial.path)) == JobExit.DONE
+    assert seen == [("done", "its end")]
+
+
 def test_the_environment_is_the_job_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "elsewhere:1")
     text = """
