@@ -22,10 +22,10 @@ from placebench.errors import JobExit, LaunchError
 from placebench.host.processes import adopt_orphans, descendants, kill_processes, reap_orphans
 from placebench.host.signals import StopSignals, exit_words
 from placebench.jobs.end import end_by, end_by_words
+from placebench.jobs.job_ray import ray_head, wait_for_ray
 from placebench.jobs.log_files import states_of
 from placebench.jobs.log_steps import Found, StepReader, may_lack_log
 from placebench.jobs.nodes import nodes_of
-from placebench.jobs.own_ray import ray_head, wait_for_ray
 from placebench.record.end_file import STOPPED, EndFile
 from placebench.record.folder import AFTER, ENDED, IN_STEP, STOPPING, Trial
 from placebench.record.launch_file import LaunchFile

@@ -9,8 +9,8 @@ from placebench.host.network import free_ports
 from placebench.jobs.attach.environment import PASSED_ON, attached
 from placebench.jobs.command_lines import with_args, with_launcher_args
 from placebench.jobs.job import Job
+from placebench.jobs.job_ray import ray_node
 from placebench.jobs.log_files import log_patterns
-from placebench.jobs.own_ray import ray_node
 from placebench.jobs.places import RENDEZVOUS, places_of
 from placebench.jobs.spec import PlacementOfJob, fill
 from placebench.record.folder import Trial

@@ -155,5 +155,5 @@ def read_calibration(path: Path) -> CalibrationFile:
         # Placebench's own job, the only one whose workload is known, generates in each step.
         is_step = bool(case.workload) and case.step_s is not None
         if is_step and not any(one.name == GEN and one.seconds for one in case.phases):
-            raise UsageError(f"{path}: the step of {shown(case.name)} has no time of {GEN}: make the calibration anew")
+            raise UsageError(f"{path}: the step of {shown(case.name)} has no time of {GEN}: make the calibration again")
     return found

@@ -19,7 +19,7 @@ from fake_jobs import PLAIN, TRL, is_gone, prepare, python, read_end, rows, writ
 from placebench.errors import JobExit
 from placebench.host.network import free_port
 from placebench.jobs import bridge
-from placebench.jobs.own_ray import ray_head
+from placebench.jobs.job_ray import ray_head
 from placebench.record.end_file import STOPPED
 from placebench.record.job_record import Companion
 from placebench.record.launch_file import LaunchFile
