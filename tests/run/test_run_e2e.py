@@ -90,6 +90,7 @@ def check_summary(folder: Path) -> None:
     assert (split["ref"].on_path_s > 0) is (before_updates == ends["ref"])
 
 
+@pytest.mark.slow
 def test_a_run_outlives_whatever_of_it_is_killed_until_ctrl_c_which_leaves_nothing(tmp_path: Path, temp: Path) -> None:
     names = ("standard", "split/overlap=none", "split", "ddp:1")
     words = ("--placements", ",".join(names), "--steps", "5000", "--out", str(tmp_path))
